@@ -1,0 +1,95 @@
+"""Verified rollouts for training language-model agents: tasks, environments, models and agents, played and recorded."""
+
+from typing import TYPE_CHECKING, Any
+
+from rollmill.agent import Agent, ToolAgent
+from rollmill.environment import Environment, reward
+from rollmill.errors import ConfigError, ContractError, ModelError, RollmillError, RolloutError, StoreError, ToolError
+from rollmill.model import Conversation, Model, Sampling, Scripted
+from rollmill.rollout import Deadlines, play, verify_again
+from rollmill.taskset import Taskset, from_hub, from_jsonl, from_rows
+from rollmill.tools import tool
+from rollmill.types import (
+    Failure,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    Reply,
+    Response,
+    Reward,
+    Rollout,
+    Slot,
+    Stop,
+    Task,
+    Tokens,
+    Trajectory,
+    Usage,
+    assistant,
+    call,
+    user,
+)
+
+if TYPE_CHECKING:
+    from rollmill.launch import collect
+
+__version__ = "0.1.0"
+
+# What stands above the contracts is imported when it is first used: `import rollmill` stays small.
+_LATER = {"collect": "rollmill.launch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'rollmill' has no attribute {name!r}")
+
+
+__all__ = [
+    "Agent",
+    "ConfigError",
+    "ContractError",
+    "Conversation",
+    "Deadlines",
+    "Environment",
+    "Failure",
+    "FunctionCall",
+    "FunctionCallOutput",
+    "Item",
+    "Message",
+    "Model",
+    "ModelError",
+    "Reasoning",
+    "Reply",
+    "Response",
+    "Reward",
+    "RollmillError",
+    "Rollout",
+    "RolloutError",
+    "Sampling",
+    "Scripted",
+    "Slot",
+    "Stop",
+    "StoreError",
+    "Task",
+    "Taskset",
+    "Tokens",
+    "ToolAgent",
+    "ToolError",
+    "Trajectory",
+    "Usage",
+    "assistant",
+    "call",
+    "collect",
+    "from_hub",
+    "from_jsonl",
+    "from_rows",
+    "play",
+    "reward",
+    "tool",
+    "user",
+    "verify_again",
+]

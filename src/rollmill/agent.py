@@ -1,0 +1,88 @@
+"""An agent plays a task with a model in an environment, and appends what happens to the trajectory it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rollmill.environment import Environment
+from rollmill.model import Conversation, Model
+from rollmill.types import FunctionCall, FunctionCallOutput, Message, Reply, Stop, Task, Trajectory
+
+
+class Agent(Protocol):
+    """Plays. One method; what it appended before it failed is kept."""
+
+    async def play(self, task: Task, environment: Environment[Any], model: Model, trajectory: Trajectory) -> Stop:
+        """Play to an end and say which."""
+        ...
+
+
+class ToolAgent:
+    """The loop: ask the model, play the tools it called, ask again, until it answers without a call."""
+
+    def __init__(
+        self,
+        *,
+        max_turns: int = 100,
+        max_tool_calls: int | None = None,
+        max_tokens: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self.max_turns = max_turns
+        self.max_tool_calls = max_tool_calls
+        self.max_tokens = max_tokens
+        self.deadline_s = deadline_s
+
+    async def play(self, task: Task, environment: Environment[Any], model: Model, trajectory: Trajectory) -> Stop:
+        try:
+            async with asyncio.timeout(self.deadline_s) as deadline:
+                return await self._loop(task, environment, model, trajectory)
+        except TimeoutError:
+            if deadline.expired():
+                return Stop.DEADLINE
+            raise
+
+    async def _loop(self, task: Task, environment: Environment[Any], model: Model, trajectory: Trajectory) -> Stop:
+        rollout = str(id(trajectory))
+        while True:
+            if trajectory.turns >= self.max_turns:
+                return Stop.MAX_TURNS
+            if self.max_tokens is not None and trajectory.usage.output_tokens >= self.max_tokens:
+                return Stop.MAX_TOKENS
+            said = (*trajectory.prompt, *trajectory.items)
+            reply = await model.reply(Conversation(said, task.params, rollout, trajectory.turns))
+            trajectory.add_reply(reply)
+            if reply.stop is not None:
+                return reply.stop
+            calls = reply.calls
+            if calls:
+                if self.max_tool_calls is not None and trajectory.tool_calls + len(calls) > self.max_tool_calls:
+                    return Stop.MAX_TOOL_CALLS
+                for output in await _together(environment, calls):
+                    trajectory.add_output(output)
+            elif _spoke(reply):
+                words = await environment.user()
+                if words is None:
+                    return Stop.DONE
+                trajectory.add_user(words)
+            if environment.ended:
+                return Stop.ENVIRONMENT
+
+
+def _spoke(reply: Reply) -> bool:
+    # Reasoning alone is no answer: the model is asked again. A reply of nothing at all is one, and an empty one.
+    return not reply.items or any(isinstance(item, Message) for item in reply.items)
+
+
+async def _together(environment: Environment[Any], calls: Sequence[FunctionCall]) -> list[FunctionCallOutput]:
+    """Parallel calls, played concurrently, answered in the order of the calls."""
+    if len(calls) == 1:
+        return [await environment.call(calls[0])]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(environment.call(call)) for call in calls]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,202 @@
+"""An environment: the world of one task. Its tools, its user, its reward; one object lives for one rollout."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias
+
+from msgspec import Raw
+
+from rollmill.errors import ContractError, ToolError, boundary
+from rollmill.model import Model
+from rollmill.tools import Tool, is_tool, output_text
+from rollmill.types import FunctionCall, FunctionCallOutput, Response, Reward, T, Task, Trajectory, encode
+
+Verification: TypeAlias = Literal["stateless", "replay", "unsupported"]
+
+
+class Compute(Protocol):
+    """Runs a reward that computes, away from the event loop: see `verification.pool`."""
+
+    async def __call__(self, part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) -> float: ...
+
+
+class RewardPart:
+    """One objective of an environment: what it weighs, and how it is computed."""
+
+    def __init__(self, function: Callable[..., Any], weight: float, cpu: bool, timeout_s: float) -> None:
+        self.function, self.weight, self.cpu, self.timeout_s = function, weight, cpu, timeout_s
+        self.name = function.__name__
+        wanted = 3 if cpu else 1
+        if len(inspect.signature(function).parameters) != wanted:
+            form = "(task, trajectory, snapshot)" if cpu else "(self)"
+            raise ContractError(f"reward {function.__qualname__}: a reward {'with cpu=True ' * cpu}takes {form}")
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return self.function if self.cpu else self.function.__get__(instance, owner)
+
+
+@typing.overload
+def reward(function: Callable[..., Any], /) -> RewardPart: ...
+@typing.overload
+def reward(
+    *, weight: float = 1.0, cpu: bool = False, timeout_s: float = 10.0
+) -> Callable[[Callable[..., Any]], RewardPart]: ...
+def reward(
+    function: Callable[..., Any] | None = None, /, *, weight: float = 1.0, cpu: bool = False, timeout_s: float = 10.0
+) -> Any:
+    """Make a method one part of the reward: `weight` times the number or truth that it returns.
+
+    Weight 0 records a metric. With `cpu=True` the function gets (task, trajectory, snapshot) in a process of its own,
+    never the live object, and is killed after `timeout_s`.
+    """
+    if function is None:
+        return lambda function: RewardPart(function, weight, cpu, timeout_s)
+    return RewardPart(function, weight, cpu, timeout_s)
+
+
+class Environment(Generic[T]):
+    """The world of one task. Subclass it: state is plain attributes, `@tool` methods act, `@reward` methods judge.
+
+    Instead of `@reward` methods it may have one `verify(self, task, response)`, sync or async, that returns a number,
+    a `Reward`, or a dict with `reward` and metrics.
+    """
+
+    verification: ClassVar[Verification] = "unsupported"
+    """How a stored rollout can be verified again: from the row alone, by replaying its tool calls, or not at all."""
+    version: ClassVar[str] = "1"
+    """Raise it when rewards change: rollouts of two versions are never mixed silently."""
+
+    task_type: ClassVar[type[Task]] = Task
+    tools: ClassVar[Mapping[str, Tool]] = {}
+    tools_json: ClassVar[Raw] = Raw(b"[]")
+    rewards: ClassVar[Mapping[str, RewardPart]] = {}
+
+    def __init__(
+        self,
+        task: T,
+        *,
+        config: Mapping[str, Any] | None = None,
+        models: Mapping[str, Model] | None = None,
+        shared: Any = None,
+    ) -> None:
+        self.task = task
+        self.config: Mapping[str, Any] = config or {}
+        self.models: Mapping[str, Model] = models or {}
+        self.shared_value = shared
+        self.trajectory = Trajectory(task.prompt)
+        self.ended = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in getattr(cls, "__orig_bases__", ()):
+            kinds = [kind for kind in typing.get_args(base) if isinstance(kind, type) and issubclass(kind, Task)]
+            if kinds:
+                cls.task_type = kinds[0]
+        members = {name: member for kind in reversed(cls.__mro__) for name, member in vars(kind).items()}
+        cls.tools = {name: Tool(member) for name, member in members.items() if is_tool(member)}
+        cls.tools_json = Raw(encode([tool.schema for tool in cls.tools.values()]))
+        cls.rewards = {name: member for name, member in members.items() if isinstance(member, RewardPart)}
+        if cls.rewards and cls.verify is not Environment.verify:
+            raise ContractError(f"{cls.__name__}: have @reward methods or verify(), not both")
+
+    # What an author may write.
+
+    @classmethod
+    @asynccontextmanager
+    async def shared(cls, config: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Something heavy that all rollouts of a process use, entered once; they find it as `self.shared_value`."""
+        yield None
+
+    @classmethod
+    def tasks(cls, config: Mapping[str, Any], seed: int) -> Iterator[T]:
+        """Tasks made by a procedure, where the environment has one; the stream may have no end."""
+        raise NotImplementedError
+
+    async def setup(self) -> None:
+        """Build the world. What it opens, `close` closes."""
+
+    async def close(self) -> None:
+        """Always called, however the rollout ended."""
+
+    async def user(self) -> str | None:
+        """The user's next words after the assistant has spoken; None ends the rollout."""
+        return None
+
+    def snapshot(self) -> Any:
+        """What a reward that computes may know of the world: JSON."""
+        return None
+
+    def verify(self, task: T, response: Response) -> Any:
+        """The whole reward in one method."""
+        raise NotImplementedError
+
+    # What an agent, a runner or a service calls.
+
+    async def call(self, call: FunctionCall) -> FunctionCallOutput:
+        """Play one tool call. What the model did wrong is a message to it; what the tool did wrong is a failure."""
+        with self.trajectory.timed("tools"):
+            try:
+                output = await self._call(call)
+            except ToolError as error:
+                output = encode({"error": str(error)}).decode()
+        return FunctionCallOutput(call_id=call.call_id, output=output)
+
+    async def _call(self, call: FunctionCall) -> str:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            raise ToolError(f"Unknown tool: {call.name}. The tools are: {', '.join(self.tools) or 'none'}")
+        arguments = tool.read(call.arguments)
+        with boundary("tool"):
+            return output_text(await _settled(tool.method(self, **arguments)))
+
+    async def score(self, compute: Compute) -> Reward:
+        """The reward of what happened."""
+        if not self.rewards:
+            return _reward(await _settled(self.verify(self.task, self.trajectory.response())))
+        parts: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        for name, part in self.rewards.items():
+            if part.cpu:
+                value = await compute(part, self.task, self.trajectory, self.snapshot())
+            else:
+                value = _number(name, await _settled(part.function(self)))
+            (parts if part.weight else metrics)[name] = value * (part.weight or 1)
+        return Reward(math.fsum(parts.values()), parts, metrics)
+
+
+World: TypeAlias = Callable[[Any], Environment[Any]]
+"""Makes the environment of a task: an Environment class, or one with its configuration bound."""
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} returned {type(value).__name__}; a reward is a number or a truth value")
+    return float(value)
+
+
+def _reward(value: Any) -> Reward:
+    """What `verify` returned, as a `Reward`."""
+    if isinstance(value, Reward):
+        return value
+    if not isinstance(value, Mapping):
+        return Reward(_number("verify", value))
+    if "reward" not in value:
+        raise TypeError(f"verify returned a dict without `reward`: its keys are {', '.join(value)}")
+    rest = {key: item for key, item in value.items() if key not in ("reward", "reward_components")}
+    metrics = {key: float(item) for key, item in rest.items() if isinstance(item, int | float)}
+    notes = {key: item for key, item in rest.items() if key not in metrics}
+    return Reward(_number("reward", value["reward"]), dict(value.get("reward_components", {})), metrics, notes)

@@ -1,0 +1,94 @@
+"""What can go wrong, in three families.
+
+RollmillError
+├── CallerError          the caller is wrong: the command stops with this one line
+│   ├── ConfigError      a file, a key, a value or a name
+│   └── ContractError    a model, agent or environment that does not keep its contract
+├── RolloutError         one rollout failed: it is recorded with its address, and the run goes on
+│   └── ModelError       a model call failed
+├── ToolError            a tool's message to the model: the rollout goes on
+└── StoreError           the run cannot record what it does: it stops loudly
+
+Authors of environments and agents raise ordinary exceptions; `boundary` says once where they came from.
+A new exception belongs to one of these families and can be made from one string.
+"""
+
+from __future__ import annotations
+
+import difflib
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from rollmill.types import Failure, Where
+
+
+class RollmillError(Exception):
+    """The root of all that this package raises on purpose."""
+
+
+class CallerError(RollmillError):
+    """The caller is wrong; the message says what to change."""
+
+
+class ConfigError(CallerError):
+    """A file, key, value or name in what was asked for."""
+
+
+class ContractError(CallerError):
+    """A plugin that does not keep its contract."""
+
+
+class ToolError(RollmillError):
+    """Raised in a tool, its message is the tool's answer to the model."""
+
+
+class StoreError(RollmillError):
+    """A rollout could not be recorded."""
+
+
+class RolloutError(RollmillError):
+    """One rollout failed; `failure` says where and why."""
+
+    def __init__(self, failure: Failure | str) -> None:
+        self.failure = failure if isinstance(failure, Failure) else Failure("infrastructure", "error", failure)
+        super().__init__(f"{self.failure.where}: {self.failure.detail}")
+
+
+ModelFault = Literal["caller", "rate_limit", "overload", "transport", "timeout", "malformed"]
+
+
+class ModelError(RolloutError):
+    """A model call failed: whose fault it was, and after how long another try can help."""
+
+    def __init__(self, kind: ModelFault, detail: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(Failure("model", kind, detail, retryable=kind != "caller", retry_after_s=retry_after_s))
+
+
+@contextmanager
+def boundary(where: Where) -> Iterator[None]:
+    """Give an exception that crosses here its address, unless it has one. Cancellation always passes."""
+    try:
+        yield
+    except (CallerError, RolloutError, StoreError):
+        raise
+    except TimeoutError as error:
+        raise RolloutError(Failure(where, "timeout", describe(error), retryable=True)) from error
+    except Exception as error:
+        raise RolloutError(Failure(where, "error", describe(error))) from error
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, with the place where it was raised."""
+    text = str(error).strip() or "no message"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`; did you mean "x"?` for a near miss, else nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f'; did you mean "{near[0]}"?' if near else ""

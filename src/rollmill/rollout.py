@@ -1,0 +1,175 @@
+"""Play one task from beginning to end: setup, agent, reward, close. What fails becomes part of the record."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from rollmill.agent import Agent
+from rollmill.environment import Compute, Environment, RewardPart, World
+from rollmill.errors import ContractError, RolloutError, boundary
+from rollmill.model import Conversation, Model
+from rollmill.types import (
+    Failure,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Reply,
+    Reward,
+    Rollout,
+    Slot,
+    Stop,
+    Task,
+    Trajectory,
+    Where,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Deadlines(Struct, frozen=True):
+    """How long each stage of a rollout may take."""
+
+    setup_s: float = 60.0
+    play_s: float = 3600.0
+    verify_s: float = 300.0
+    close_s: float = 10.0
+
+
+async def in_thread(part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) -> float:
+    """Run a reward that computes in a thread. For a notebook: past its deadline the thread itself goes on."""
+    return float(await asyncio.wait_for(asyncio.to_thread(part.function, task, trajectory, snapshot), part.timeout_s))
+
+
+async def play(
+    task: Task,
+    environment: World,
+    agent: Agent,
+    model: Model,
+    *,
+    slot: Slot | None = None,
+    attempt: int = 1,
+    compute: Compute = in_thread,
+    deadlines: Deadlines = Deadlines(),
+) -> Rollout:
+    """Play a task once. A rollout that failed is returned with its failure; only a wrong caller raises."""
+    trajectory = Trajectory(task.prompt)
+    stop, reward, failure = Stop.FAILED, None, None
+    try:
+        with boundary("environment"):
+            world = environment(task)
+        world.trajectory = trajectory
+        task = _offer_tools(task, world)
+        try:
+            async with _stage("environment", "setup", deadlines.setup_s, trajectory):
+                await world.setup()
+            async with _stage("agent", "play", deadlines.play_s, trajectory):
+                stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
+            async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
+                reward = await world.score(compute)
+        finally:
+            await _close(world, deadlines.close_s)
+    except RolloutError as error:
+        stop, failure = Stop.FAILED, error.failure
+    return Rollout(
+        slot=slot or Slot(type(agent).__name__, task.identity),
+        task=task,
+        response=trajectory.response(),
+        stop=stop,
+        model=model.name,
+        reward=reward,
+        failure=failure,
+        turns=trajectory.turns,
+        tool_calls=trajectory.tool_calls,
+        attempt=attempt,
+        seconds=trajectory.seconds,
+    )
+
+
+async def verify_again(
+    task: Task,
+    items: Sequence[Item],
+    environment: World,
+    *,
+    compute: Compute = in_thread,
+    deadlines: Deadlines = Deadlines(),
+) -> Reward:
+    """The reward of a stored rollout, by the way its environment declares. Raises `RolloutError` where it fails."""
+    with boundary("environment"):
+        world = environment(task)
+    if world.verification == "unsupported":
+        raise ContractError(f"{type(world).__name__} declares verification = unsupported: play the task again instead")
+    trajectory = Trajectory(task.prompt)
+    try:
+        async with _stage("environment", "setup", deadlines.setup_s, trajectory):
+            await world.setup()
+        if world.verification == "replay":
+            async with _stage("tool", "replay", deadlines.play_s, trajectory):
+                await _replay(world, items)
+        trajectory.items = list(items)
+        world.trajectory = trajectory
+        async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
+            return await world.score(compute)
+    finally:
+        await _close(world, deadlines.close_s)
+
+
+async def _replay(world: Environment[Any], items: Sequence[Item]) -> None:
+    """Bring a fresh world to where the stored rollout left it; it must answer as it did then."""
+    # A queue for each call id: a careless model uses one id twice.
+    stored: defaultdict[str, deque[str]] = defaultdict(deque)
+    for item in items:
+        if isinstance(item, FunctionCallOutput):
+            stored[item.call_id].append(item.text)
+    for item in items:
+        if isinstance(item, FunctionCall) and stored[item.call_id]:
+            then, now = stored[item.call_id].popleft(), (await world.call(item)).text
+            if now != then:
+                detail = f"{item.name}({item.arguments}) answered {then!r} when it was played, and now {now!r}"
+                raise RolloutError(Failure("verifier", "replay_differs", detail))
+
+
+class _Metered:
+    """A model whose time is counted as the rollout's."""
+
+    def __init__(self, model: Model, trajectory: Trajectory) -> None:
+        self.name = model.name
+        self._model, self._trajectory = model, trajectory
+
+    async def reply(self, conversation: Conversation) -> Reply:
+        with self._trajectory.timed("model"), boundary("model"):
+            return await self._model.reply(conversation)
+
+
+def _offer_tools(task: Task, world: Environment[Any]) -> Task:
+    """A row that names no tools is asked with the environment's, and the record says so."""
+    return task if "tools" in task.params or not world.tools else task.with_params({"tools": world.tools_json})
+
+
+@asynccontextmanager
+async def _stage(where: Where, name: str, seconds: float, trajectory: Trajectory) -> AsyncIterator[None]:
+    """A stage of a rollout: addressed, timed and bounded."""
+    with boundary(where), trajectory.timed(name):
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                yield
+        except TimeoutError:
+            if deadline.expired():
+                detail = f"{name} took longer than {seconds:g} s"
+                raise RolloutError(Failure(where, "timeout", detail, retryable=True)) from None
+            raise
+
+
+async def _close(world: Environment[Any], seconds: float) -> None:
+    # The reward stands or falls before this; a world that does not close is the author's to hear of, not the rollout's.
+    try:
+        async with asyncio.timeout(seconds):
+            await world.close()
+    except Exception as error:  # noqa: BLE001
+        log.warning("close failed", extra={"environment": type(world).__name__, "error": repr(error)})

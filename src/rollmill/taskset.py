@@ -1,0 +1,89 @@
+"""Where tasks come from: a JSONL file, a function, Hugging Face. A taskset is a stream that can be begun again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Generic
+
+import msgspec
+
+from rollmill.errors import ConfigError, describe
+from rollmill.types import T, Task, encode, read_task
+
+
+class Taskset(Generic[T]):
+    """A stream of tasks that can be begun again."""
+
+    def __init__(self, begin: Callable[[], Iterable[T]], name: str = "tasks") -> None:
+        self._begin = begin
+        self.name = name
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._begin())
+
+    def take(self, count: int) -> Taskset[T]:
+        return Taskset(lambda: itertools.islice(self._begin(), count), self.name)
+
+    def shuffle(self, seed: int = 0, *, buffer: int = 10_000) -> Taskset[T]:
+        """Shuffle through a buffer: every order is the seed's, and memory stays bounded."""
+        return Taskset(lambda: _shuffled(self._begin(), random.Random(seed), buffer), self.name)
+
+
+def from_jsonl(path: str | Path, kind: type[T]) -> Taskset[T]:
+    """Tasks from a file with one JSON row a line. A bad row is a `ConfigError` that names its line."""
+    path = Path(path)
+    return Taskset(lambda: _read_lines(path, kind), str(path))
+
+
+def from_rows(rows: Iterable[dict[str, Any]], kind: type[T], *, name: str = "rows") -> Taskset[T]:
+    """Tasks from rows already in memory, in the shape of a file's."""
+    return Taskset(lambda: (read_task(encode(row), kind) for row in rows), name)
+
+
+def from_hub(name: str, row: Callable[[dict[str, Any]], dict[str, Any]], kind: type[T], **options: Any) -> Taskset[T]:
+    """Tasks from a Hugging Face dataset (the extra `data`): `row` makes each of its examples a task's row."""
+
+    def begin() -> Iterator[T]:
+        try:
+            import datasets
+        except ImportError:
+            raise ConfigError("a Hugging Face dataset needs the extra: pip install 'rollmill[data]'") from None
+        stream = datasets.load_dataset(name, streaming=True, **({"split": "train"} | options))
+        return (read_task(encode(row(example)), kind) for example in stream)
+
+    return Taskset(begin, name)
+
+
+def _read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            row = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if not row.strip():
+                continue
+            try:
+                yield read_task(row, kind)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{path}, line {number}: {error}") from None
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{path}, line {number}: not JSON: {describe(error)}") from None
+
+
+def _shuffled(tasks: Iterable[T], order: random.Random, size: int) -> Iterator[T]:
+    stream = iter(tasks)
+    buffer = list(itertools.islice(stream, size))
+    for task in stream:
+        place = order.randrange(size)
+        yield buffer[place]
+        buffer[place] = task
+    order.shuffle(buffer)
+    yield from buffer
+
+
+__all__ = ["Task", "Taskset", "from_hub", "from_jsonl", "from_rows"]

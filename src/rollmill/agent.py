@@ -45,14 +45,13 @@ class ToolAgent:
             raise
 
     async def _loop(self, task: Task, environment: Environment[Any], model: Model, trajectory: Trajectory) -> Stop:
-        rollout = str(id(trajectory))
         while True:
             if trajectory.turns >= self.max_turns:
                 return Stop.MAX_TURNS
             if self.max_tokens is not None and trajectory.usage.output_tokens >= self.max_tokens:
                 return Stop.MAX_TOKENS
             said = (*trajectory.prompt, *trajectory.items)
-            reply = await model.reply(Conversation(said, task.params, rollout, trajectory.turns))
+            reply = await model.reply(Conversation(said, task.params, trajectory.id, trajectory.turns))
             trajectory.add_reply(reply)
             if reply.stop is not None:
                 return reply.stop

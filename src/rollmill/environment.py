@@ -122,6 +122,10 @@ class Environment(Generic[T]):
         """Tasks made by a procedure, where the environment has one; the stream may have no end."""
         raise NotImplementedError
 
+    @classmethod
+    def makes_tasks(cls) -> bool:
+        return "tasks" in {name for kind in cls.__mro__ if kind is not Environment for name in vars(kind)}
+
     async def setup(self) -> None:
         """Build the world. What it opens, `close` closes."""
 

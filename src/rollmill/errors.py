@@ -57,14 +57,23 @@ class RolloutError(RollmillError):
         super().__init__(f"{self.failure.where}: {self.failure.detail}")
 
 
-ModelFault = Literal["caller", "rate_limit", "overload", "transport", "timeout", "malformed"]
+ModelFault = Literal[
+    "caller",  # this request is wrong, and would be again
+    "denied",  # the key, the model's name or the quota: every request will be refused
+    "rate_limit",
+    "overload",
+    "transport",
+    "timeout",
+    "malformed",
+]
+_FINAL = ("caller", "denied")
 
 
 class ModelError(RolloutError):
     """A model call failed: whose fault it was, and after how long another try can help."""
 
     def __init__(self, kind: ModelFault, detail: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(Failure("model", kind, detail, retryable=kind != "caller", retry_after_s=retry_after_s))
+        super().__init__(Failure("model", kind, detail, retryable=kind not in _FINAL, retry_after_s=retry_after_s))
 
 
 @contextmanager

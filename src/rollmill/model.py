@@ -78,10 +78,7 @@ class Scripted:
     async def reply(self, conversation: Conversation) -> Reply:
         line = self._lines[min(conversation.turn, len(self._lines) - 1)]
         reply = _as_reply(line(conversation) if callable(line) else line)
-        # The counts are made up but steady: a run with a scripted model still shows what its meters do.
-        heard = sum(len(bytes(item.json)) for item in conversation.items) // 4
-        said = sum(len(bytes(item.json)) for item in reply.items) // 4
-        usage = Usage(input_tokens=heard, output_tokens=said, estimated=True)
+        usage = Usage.estimate(reply.items, conversation.items)
         fields = {"id": f"resp_{conversation.turn}", "model": self.name, "status": "completed"}
         raw = {key: Raw(encode(value)) for key, value in fields.items()}
         return Reply(reply.items, reply.usage if reply.usage != Usage() else usage, reply.stop, raw | reply.fields)

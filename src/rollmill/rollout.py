@@ -33,7 +33,7 @@ from rollmill.types import (
 log = logging.getLogger(__name__)
 
 
-class Deadlines(Struct, frozen=True):
+class Deadlines(Struct, frozen=True, forbid_unknown_fields=True):
     """How long each stage of a rollout may take."""
 
     setup_s: float = 60.0

@@ -10,8 +10,8 @@ from typing import Any, Generic
 
 import msgspec
 
-from rollmill.errors import ConfigError, describe
-from rollmill.types import T, Task, encode, read_task
+from rollmill.errors import ConfigError
+from rollmill.types import T, encode, read_task
 
 
 class Taskset(Generic[T]):
@@ -35,7 +35,7 @@ class Taskset(Generic[T]):
 def from_jsonl(path: str | Path, kind: type[T]) -> Taskset[T]:
     """Tasks from a file with one JSON row a line. A bad row is a `ConfigError` that names its line."""
     path = Path(path)
-    return Taskset(lambda: _read_lines(path, kind), str(path))
+    return Taskset(lambda: (parse(row, kind, f"{path}, line {number}") for number, row in read_rows(path)), str(path))
 
 
 def from_rows(rows: Iterable[dict[str, Any]], kind: type[T], *, name: str = "rows") -> Taskset[T]:
@@ -57,7 +57,8 @@ def from_hub(name: str, row: Callable[[dict[str, Any]], dict[str, Any]], kind: t
     return Taskset(begin, name)
 
 
-def _read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The rows of a JSONL file with their line numbers, one at a time; blank lines do not count."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -65,14 +66,18 @@ def _read_lines(path: Path, kind: type[T]) -> Iterator[T]:
     with file:
         for number, line in enumerate(file, 1):
             row = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if not row.strip():
-                continue
-            try:
-                yield read_task(row, kind)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{path}, line {number}: not JSON: {describe(error)}") from None
+            if row.strip():
+                yield number, row
+
+
+def parse(row: bytes, kind: type[T], place: str) -> T:
+    """One row as a task; what is wrong with it is a `ConfigError` that begins with `place`."""
+    try:
+        return read_task(row, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{place}: not JSON: {error}") from None
 
 
 def _shuffled(tasks: Iterable[T], order: random.Random, size: int) -> Iterator[T]:
@@ -84,6 +89,3 @@ def _shuffled(tasks: Iterable[T], order: random.Random, size: int) -> Iterator[T
         buffer[place] = task
     order.shuffle(buffer)
     yield from buffer
-
-
-__all__ = ["Task", "Taskset", "from_hub", "from_jsonl", "from_rows"]

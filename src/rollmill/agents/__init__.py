@@ -1,0 +1,1 @@
+"""Agents, one a file. Each module has `Fields`, what a configuration may say of it, and `make`."""

@@ -1,0 +1,51 @@
+"""`rollmill`: one word, then a command."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import rollmill
+from rollmill.cli import collect, models, show
+from rollmill.errors import CallerError, StoreError
+
+WRONG_CALLER = 2
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """The entry point of `rollmill`."""
+    sys.exit(guarded(lambda: run(sys.argv[1:])))
+
+
+def run(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="rollmill", description=rollmill.__doc__)
+    parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (collect, show, models):
+        command.add_parser(commands)
+    arguments = parser.parse_args(words)
+    handler: Callable[[argparse.Namespace], int] = arguments.handler
+    return handler(arguments)
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command: what the caller did wrong is one line and exit code 2, never a traceback."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        return command()
+    except CallerError as error:
+        print(f"rollmill: {error}", file=sys.stderr)
+        return WRONG_CALLER
+    except StoreError as error:
+        print(f"rollmill: {error}; what was recorded before is safe", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone, `head` for example. Python would complain once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,1 @@
+"""Collecting: slots are planned, played a bounded number at a time, recorded, and watched."""

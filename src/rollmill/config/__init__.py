@@ -1,0 +1,23 @@
+"""Configuration: YAML files, `env.yaml` and the command line become one typed tree, a mistake one clear line."""
+
+from rollmill.config.files import find_path
+from rollmill.config.instances import DOMAINS, KINDS, Dataset, Instance, Kind
+from rollmill.config.layers import RESERVED, Config, load, masked, masked_text
+from rollmill.config.secrets import Secret
+from rollmill.config.typed import convert
+
+__all__ = [
+    "DOMAINS",
+    "KINDS",
+    "RESERVED",
+    "Config",
+    "Dataset",
+    "Instance",
+    "Kind",
+    "Secret",
+    "convert",
+    "find_path",
+    "load",
+    "masked",
+    "masked_text",
+]

@@ -1,0 +1,1 @@
+from rollmill.environments.arithmetic.environment import Arithmetic as Arithmetic

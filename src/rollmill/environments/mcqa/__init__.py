@@ -1,0 +1,1 @@
+from rollmill.environments.mcqa.environment import MCQA as MCQA

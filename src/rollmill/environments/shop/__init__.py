@@ -1,0 +1,1 @@
+from rollmill.environments.shop.environment import Shop as Shop

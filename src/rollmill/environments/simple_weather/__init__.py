@@ -1,0 +1,1 @@
+from rollmill.environments.simple_weather.environment import SimpleWeather as SimpleWeather

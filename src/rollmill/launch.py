@@ -1,0 +1,259 @@
+"""From a configuration, or from objects, to live parts: the one place that knows what runs where."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from rollmill import plugins
+from rollmill.agent import Agent
+from rollmill.collect.collector import Collector, Forgetful, Recorder
+from rollmill.collect.plan import Plan
+from rollmill.collect.retry import RetryPolicy
+from rollmill.collect.source import Planned
+from rollmill.collect.worker import Job
+from rollmill.config import Config, Instance, convert
+from rollmill.environment import Compute, World
+from rollmill.errors import ConfigError, suggestion
+from rollmill.model import Endpoint, Model, Sampling
+from rollmill.rollout import Deadlines, play
+from rollmill.store.journal import Journal
+from rollmill.store.ledger import Ledger
+from rollmill.store.manifest import Identity, begin
+from rollmill.store.recorder import Recorder as JournalRecorder
+from rollmill.types import Rollout, Task
+from rollmill.verification.pool import RewardPool
+
+PLACES = 64
+"""How many rollouts run at once where neither the caller nor the model says."""
+
+_COMMON = {"entrypoint", "host", "port", "num_workers", "domain", "datasets", "description", "verified", "verified_url"}
+
+
+class Seat(Struct, frozen=True):
+    """Everything that one agent of a configuration plays with."""
+
+    world: World
+    agent: Agent
+    model: Model
+    identity: Identity
+
+    @property
+    def places(self) -> int:
+        """How many rollouts its model can well serve at once."""
+        return getattr(self.model, "places", None) or PLACES
+
+
+class LocalWorker:
+    """Plays in this process, with the objects themselves."""
+
+    def __init__(self, seats: Mapping[str, Seat], compute: Compute, deadlines: Deadlines) -> None:
+        self.seats = seats
+        self._compute = compute
+        self._deadlines = deadlines
+
+    @property
+    def identities(self) -> dict[str, Identity]:
+        return {name: seat.identity for name, seat in self.seats.items()}
+
+    @property
+    def places(self) -> int:
+        return max(seat.places for seat in self.seats.values())
+
+    async def play(self, job: Job) -> Rollout:
+        seat = self.seats[job.slot.agent]
+        return await play(
+            job.task,
+            seat.world,
+            seat.agent,
+            seat.model,
+            slot=job.slot,
+            attempt=job.attempt,
+            compute=self._compute,
+            deadlines=self._deadlines,
+        )
+
+
+@asynccontextmanager
+async def assemble(
+    config: Config[Any],
+    agents: Iterable[str],
+    *,
+    sampling: Mapping[str, Any],
+    policy: Instance | None = None,
+    deadlines: Deadlines = Deadlines(),
+) -> AsyncIterator[LocalWorker]:
+    """The live parts of some of a configuration's agents, all with the model `policy` if it is given.
+
+    Raises `ConfigError` if an endpoint does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        builder = _Builder(config, stack, policy)
+        seats = {name: await builder.seat(name, sampling) for name in sorted(agents)}
+        await asyncio.gather(*(model.check() for model in builder.models.values() if isinstance(model, Endpoint)))
+        compute = await stack.enter_async_context(RewardPool())
+        yield LocalWorker(seats, compute, deadlines)
+
+
+def agent_instance(config: Config[Any], name: str | None) -> Instance:
+    """The agent of that name, else the only one."""
+    agents = {key: one for key, one in config.instances.items() if one.kind == "responses_api_agents"}
+    if name in agents:
+        return agents[name]
+    listed = (
+        f"the configuration has {', '.join(agents)}" if agents else "the configuration has no agent: add config_paths"
+    )
+    if name is not None:
+        raise ConfigError(f"unknown agent {name!r}{suggestion(name, agents)}; {listed}")
+    if len(agents) != 1:
+        raise ConfigError(f"which agent? Give +agent_name=…, or agent_ref in the row; {listed}")
+    return next(iter(agents.values()))
+
+
+def environment_instance(config: Config[Any], agent: Instance) -> Instance:
+    """The environment that an agent plays in."""
+    return config.instances[_reference(agent, "resources_server", "resources_servers")]
+
+
+class _Builder:
+    """Builds each instance once, and enters what has to be entered."""
+
+    def __init__(self, config: Config[Any], stack: AsyncExitStack, policy: Instance | None) -> None:
+        self._config = config
+        self._policy = policy
+        self._instances = config.instances | ({policy.name: policy} if policy else {})
+        self._stack = stack
+        self.models: dict[str, Model] = {}
+        self._worlds: dict[str, World] = {}
+
+    async def seat(self, name: str, sampling: Mapping[str, Any]) -> Seat:
+        instance = agent_instance(self._config, name)
+        environment = environment_instance(self._config, instance)
+        policy = self._policy.name if self._policy else _reference(instance, "model_server", "responses_api_models")
+        model = await self._model(policy)
+        module = plugins.agent(instance.implementation)
+        version = plugins.environment(environment.implementation).version
+        return Seat(
+            world=await self._world(environment),
+            agent=module.make(convert(_own(instance), module.Fields, instance.at)),
+            model=model,
+            identity=Identity(model.name, dict(sampling), environment.implementation, version),
+        )
+
+    async def _model(self, name: str) -> Model:
+        if name not in self.models:
+            instance = self._instances[name]
+            module = plugins.model(instance.implementation)
+            model = module.make(convert(_own(instance), module.Fields, instance.at))
+            if isinstance(model, AbstractAsyncContextManager):
+                await self._stack.enter_async_context(model)
+            self.models[name] = model
+        return self.models[name]
+
+    async def _world(self, instance: Instance) -> World:
+        if instance.name not in self._worlds:
+            kind = plugins.environment(instance.implementation)
+            config = _own(instance)
+            models: dict[str, Model] = {}
+            for field, value in instance.fields.items():
+                if _is_reference(value, "responses_api_models"):
+                    # By the field's name, which the environment's author chose, and by the instance's own.
+                    models[field] = models[value["name"]] = await self._model(value["name"])
+            shared = await self._stack.enter_async_context(kind.shared(config))
+            self._worlds[instance.name] = functools.partial(kind, config=config, models=models, shared=shared)
+        return self._worlds[instance.name]
+
+
+def _own(instance: Instance) -> dict[str, Any]:
+    """The fields that are the implementation's own: neither common to all nor a reference to another instance."""
+    return {
+        key: value
+        for key, value in instance.fields.items()
+        if key not in _COMMON and not (isinstance(value, dict) and value.keys() == {"type", "name"})
+    }
+
+
+def _is_reference(value: Any, kind: str) -> bool:
+    return isinstance(value, dict) and value.keys() == {"type", "name"} and value["type"] == kind
+
+
+def _reference(instance: Instance, field: str, kind: str) -> str:
+    value = instance.fields.get(field)
+    if not _is_reference(value, kind):
+        raise ConfigError(f"{instance.at}.{field}: expected {{type: {kind}, name: …}}")
+    return str(value["name"]) if isinstance(value, dict) else ""
+
+
+# The Python way in.
+
+
+async def collect(
+    tasks: Iterable[Task],
+    environment: World,
+    agent: Agent,
+    model: Model,
+    *,
+    repeats: int = 1,
+    places: int | None = None,
+    out: str | Path | None = None,
+    sampling: Sampling | Mapping[str, Any] | None = None,
+    retry: RetryPolicy = RetryPolicy(),
+    deadlines: Deadlines = Deadlines(),
+) -> AsyncIterator[Rollout]:
+    """Play tasks, `places` at once, and give each rollout when it ends.
+
+    With `out` they are recorded too, and what that file holds already is not played again. Leaving the loop early stops
+    the rest.
+    """
+    overrides = sampling.overrides() if isinstance(sampling, Sampling) else dict(sampling or {})
+    name = type(agent).__name__
+    kind = getattr(environment, "__name__", type(environment).__name__)
+    identity = Identity(model.name, overrides, kind, getattr(environment, "version", "1"))
+    seat = Seat(environment, agent, model, identity)
+    ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places or seat.places)
+    async with AsyncExitStack() as stack:
+        if isinstance(model, AbstractAsyncContextManager):
+            await stack.enter_async_context(model)
+        worker = LocalWorker({name: seat}, await stack.enter_async_context(RewardPool()), deadlines)
+        ledger, recorder = _recording(stack, out, {name: identity})
+        plan = Plan((Planned(name, task) for task in tasks), ledger, repeats=lambda _: repeats, overrides=overrides)
+        collector = Collector(
+            worker, plan, places=places or seat.places, recorder=recorder, deliver=ended.put, retry=retry
+        )
+        running = asyncio.create_task(_run_to_end(collector, ended))
+        try:
+            while (rollout := await ended.get()) is not None:
+                yield rollout
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def _run_to_end(collector: Collector, ended: asyncio.Queue[Rollout | None]) -> None:
+    try:
+        await collector.run()
+    finally:
+        await ended.put(None)
+
+
+def _recording(stack: AsyncExitStack, out: str | Path | None, agents: dict[str, Identity]) -> tuple[Ledger, Recorder]:
+    ledger = Ledger()
+    if out is None:
+        return ledger, Forgetful()
+    journal = stack.enter_context(Journal(Path(out)))
+    for summary in journal.summaries():
+        ledger.add(summary)
+    import rollmill
+
+    manifest = begin(journal.folder, version=rollmill.__version__, command=[], agents=agents, config={})
+    return ledger, stack.enter_context(JournalRecorder(journal, manifest.run))
+
+
+__all__: Sequence[str] = ["LocalWorker", "Seat", "agent_instance", "assemble", "collect", "environment_instance"]

@@ -1,0 +1,147 @@
+"""A model behind OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from rollmill.errors import ModelError
+from rollmill.model import Conversation
+from rollmill.models.http import CallDeadlines, ContextOverflowError, HttpClient
+from rollmill.types import Item, Reply, Stop, Usage, encode, read_item
+
+
+class Fields(Struct, frozen=True, forbid_unknown_fields=True):
+    openai_base_url: str | list[str]
+    openai_api_key: str
+    openai_model: str
+    extra_body: dict[str, Any] = {}
+    deadlines: CallDeadlines = CallDeadlines()
+
+
+def make(fields: Fields) -> OpenAI:
+    return OpenAI(
+        fields.openai_model,
+        fields.openai_base_url,
+        fields.openai_api_key,
+        extra_body=fields.extra_body,
+        deadlines=fields.deadlines,
+    )
+
+
+class OpenAI:
+    """Posts conversations as they are: no item is encoded again, no field is translated."""
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | Sequence[str] = "https://api.openai.com/v1",
+        api_key: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        deadlines: CallDeadlines = CallDeadlines(),
+    ) -> None:
+        self.name = model
+        self.places: int | None = None
+        self._fixed = {**(extra_body or {}), "model": model}
+        bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = HttpClient(
+            base_url,
+            headers=bearer if headers is None else headers,
+            query=query,
+            secret=api_key,
+            deadlines=deadlines,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._client.__aexit__(*error)
+
+    async def check(self) -> None:
+        await self._client.check("start it, or correct policy_base_url and policy_api_key")
+
+    async def reply(self, conversation: Conversation) -> Reply:
+        body = {**conversation.params, **self._fixed, "input": [item.json for item in conversation.items]}
+        try:
+            answer = await self._client.post("/responses", encode(body), conversation=conversation.id)
+        except ContextOverflowError:
+            return Reply((), stop=Stop.CONTEXT)
+        return read_response(answer)
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Incomplete(Struct):
+    reason: str | None = None
+
+
+class _Error(Struct):
+    code: str | None = None
+    message: str | None = None
+
+
+class _Response(Struct):
+    output: list[Raw]
+    usage: _Usage | None = None
+    error: _Error | None = None
+    incomplete_details: _Incomplete | None = None
+
+
+_response = msgspec.json.Decoder(_Response)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
+def read_response(body: bytes) -> Reply:
+    """A Responses API object as a reply. What is no such object is a malformed answer."""
+    try:
+        response = _response.decode(body)
+        items = tuple(read_item(raw) for raw in response.output)
+        fields = _fields.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError("malformed", f"the answer is no Responses API object: {error}") from None
+    if response.error is not None:
+        raise _failed(response.error)
+    rest = {key: value.copy() for key, value in fields.items() if key not in ("output", "output_text", "usage")}
+    return Reply(items, _usage(response.usage, items), _stop(response.incomplete_details), rest)
+
+
+def _failed(error: _Error) -> ModelError:
+    detail = f"the model's provider reports: {error.message or error.code}"
+    return ModelError("rate_limit" if error.code == "rate_limit_exceeded" else "overload", detail)
+
+
+def _stop(incomplete: _Incomplete | None) -> Stop | None:
+    if incomplete is None or incomplete.reason is None:
+        return None
+    return Stop.CONTENT_FILTER if incomplete.reason == "content_filter" else Stop.LENGTH
+
+
+def _usage(usage: _Usage | None, items: Sequence[Item]) -> Usage:
+    if usage is None:
+        return Usage.estimate(items)
+    heard, said = usage.input_tokens_details or _Details(), usage.output_tokens_details or _Details()
+    return Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        heard.cached_tokens or 0,
+        said.reasoning_tokens or 0,
+    )

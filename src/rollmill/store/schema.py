@@ -1,0 +1,177 @@
+"""A rollout as one row of JSON, and back.
+
+The row is the input row, whole, with what happened beside it: `response`, `reward`, the metrics by name, `usage`,
+`agent_ref`, the `_ng_*` indices that trainers read, and one block of our own, `rollmill`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from rollmill.types import (
+    Response,
+    Reward,
+    Rollout,
+    Slot,
+    Stop,
+    T,
+    Usage,
+    decode,
+    encode,
+    read_item,
+    read_task,
+)
+
+SCHEMA = 1
+OURS = (
+    "response",
+    "reward",
+    "reward_components",
+    "usage",
+    "agent_ref",
+    "_ng_task_index",
+    "_ng_rollout_index",
+    "rollmill",
+)
+"""What a rollout writes over its input row. Every other field of the row survives, also where a metric has its name."""
+
+
+class SlotKey(Struct, frozen=True):
+    """What identifies a slot in a row."""
+
+    agent: str
+    task: str
+    occurrence: int
+    repeat: int
+
+
+class Block(Struct, frozen=True):
+    """The `rollmill` block: what the row's other fields do not say."""
+
+    slot: SlotKey
+    stop: Stop
+    model: str
+    run: str
+    turns: int
+    tool_calls: int
+    attempt: int
+    seconds: dict[str, float]
+    metrics: dict[str, float] = {}
+    added: list[str] = []
+    """The fields of the row that came from the verifier, not from the input."""
+    schema: int = SCHEMA
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    estimated: bool = False
+
+
+class Summary(Struct, frozen=True):
+    """A row as far as counting needs it; the large fields are skipped, not decoded."""
+
+    reward: float
+    rollmill: Block
+    task_index: int = msgspec.field(name="_ng_task_index")
+    rollout_index: int = msgspec.field(name="_ng_rollout_index")
+    usage: _Usage = _Usage()
+    reward_components: dict[str, float] = {}
+
+    @property
+    def slot(self) -> Slot:
+        key = self.rollmill.slot
+        return Slot(key.agent, key.task, key.occurrence, key.repeat, self.task_index, self.rollout_index)
+
+
+_summary = msgspec.json.Decoder(Summary)
+
+
+def read_summary(row: bytes) -> Summary:
+    """Raises `msgspec.DecodeError` for what is no row of ours."""
+    return _summary.decode(row)
+
+
+def write_row(rollout: Rollout, run: str) -> bytes:
+    """The row of a rollout that ended with a reward, without its newline."""
+    reward = rollout.reward
+    if reward is None:
+        raise ValueError("a rollout without a reward has no row")
+    slot = rollout.slot
+    given = rollout.task.fields
+    found = {**reward.metrics, **reward.notes}
+    block = Block(
+        slot=SlotKey(slot.agent, slot.task, slot.occurrence, slot.repeat),
+        stop=rollout.stop,
+        model=rollout.model,
+        run=run,
+        turns=rollout.turns,
+        tool_calls=rollout.tool_calls,
+        attempt=rollout.attempt,
+        seconds={stage: round(seconds, 6) for stage, seconds in rollout.seconds.items()},
+        metrics=reward.metrics,
+        added=[name for name in found if name not in given],
+    )
+    row: dict[str, Any] = given | {name: value for name, value in found.items() if name not in given}
+    row |= {"response": rollout.response.wire(), "reward": reward.value}
+    if reward.parts:
+        row["reward_components"] = reward.parts
+    row["usage"] = rollout.response.usage.wire()
+    row["agent_ref"] = {"type": "responses_api_agents", "name": slot.agent}
+    row["_ng_task_index"] = slot.task_index
+    row["_ng_rollout_index"] = slot.rollout_index
+    row["rollmill"] = block
+    return encode(row)
+
+
+class _Details(Struct, frozen=True):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _StoredUsage(_Usage, frozen=True):
+    input_tokens_details: _Details = _Details()
+    output_tokens_details: _Details = _Details()
+
+
+def read_row(row: bytes, kind: type[T]) -> Rollout:
+    """A stored rollout. Its task is the row's input part, so that it can be verified or played again."""
+    summary = read_summary(row)
+    fields = decode(row, type=dict[str, Raw])
+    response = decode(fields["response"], type=dict[str, Raw])
+    items = tuple(read_item(raw) for raw in decode(response["output"], type=list[Raw]))
+    usage = decode(fields["usage"], type=_StoredUsage)
+    block = summary.rollmill
+    given = {name: value for name, value in fields.items() if name not in OURS and name not in block.added}
+    task = read_task(encode(given), kind)
+    # The row was overridden before it was played; its identity is the one that it was planned under.
+    task.__dict__["identity"] = block.slot.task
+    rest = {
+        name: value for name, value in response.items() if name not in ("output", "output_text", "content", "usage")
+    }
+    notes = {name: decode(fields[name]) for name in block.added if name not in block.metrics}
+    return Rollout(
+        slot=summary.slot,
+        task=task,
+        response=Response(items, _usage(usage), rest),
+        stop=block.stop,
+        model=block.model,
+        reward=Reward(summary.reward, summary.reward_components, block.metrics, notes),
+        turns=block.turns,
+        tool_calls=block.tool_calls,
+        attempt=block.attempt,
+        seconds=block.seconds,
+    )
+
+
+def _usage(stored: _StoredUsage) -> Usage:
+    return Usage(
+        stored.input_tokens,
+        stored.output_tokens,
+        stored.input_tokens_details.cached_tokens,
+        stored.output_tokens_details.reasoning_tokens,
+        stored.estimated,
+    )

@@ -1,0 +1,135 @@
+"""Rewards that compute, in warm processes: each has a deadline, and a process that misses it is killed and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from msgspec import Raw
+
+from rollmill.environment import RewardPart
+from rollmill.errors import ContractError, RolloutError
+from rollmill.types import Failure, Task, Trajectory, encode
+from rollmill.verification.worker import IN_WORKER, Answer, Job
+
+_LONGEST_LINE = 64 * 2**20
+_LOAD_S = 60.0
+
+
+class RewardPool:
+    """Runs rewards declared with `cpu=True`. Enter it; its processes start when they are first needed."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = size or max(1, (os.cpu_count() or 1) - 1)
+        # Last in, first out: a process that is warm is used before one that is yet to be started.
+        self._idle: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
+        self._loaded: dict[Process, set[RewardPart]] = {}
+
+    async def __aenter__(self) -> Self:
+        if IN_WORKER in os.environ:
+            # The worker has imported the script that started it, and the script starts another, and so on.
+            raise ContractError(
+                "this script runs when it is imported: put what it does under `if __name__ == '__main__':`"
+            )
+        for _ in range(self._size):
+            self._idle.put_nowait(None)
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for process in list(self._loaded):
+            await self._kill(process)
+
+    async def __call__(self, part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) -> float:
+        job = _job(part, task, trajectory, snapshot)
+        process = await self._idle.get()
+        try:
+            if process is None or process.returncode is not None:
+                process = await self._start()
+            await self._load(process, part, job)
+            # The deadline is the computation's own: waiting for a process, or for its imports, does not count.
+            async with asyncio.timeout(part.timeout_s):
+                answer = await _ask(process, job)
+        except TimeoutError:
+            await self._kill(process)
+            detail = f"{part.name} computed for longer than {part.timeout_s:g} s and was killed"
+            raise RolloutError(Failure("verifier", "timeout", detail)) from None
+        except (EOFError, OSError):
+            code = await self._kill(process)
+            raise RolloutError(Failure("verifier", "crash", f"{part.name}: its process ended with {code}")) from None
+        except asyncio.CancelledError:
+            # A late answer would be taken for the next job's.
+            await self._kill(process)
+            raise
+        finally:
+            alive = process is not None and process.returncode is None
+            self._idle.put_nowait(process if alive else None)
+        if answer.value is None:
+            raise RolloutError(Failure("verifier", "error", f"{part.name}: {answer.error}"))
+        return answer.value
+
+    async def _start(self) -> Process:
+        command = (sys.executable, "-m", "rollmill.verification.worker")
+        # A session of its own, so that what it starts can be killed with it, and Ctrl-C reaches this process alone.
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={**os.environ, IN_WORKER: "1"},
+            start_new_session=True,
+            limit=_LONGEST_LINE,
+        )
+        self._loaded[process] = set()
+        return process
+
+    async def _load(self, process: Process, part: RewardPart, job: Job) -> None:
+        if part in self._loaded[process]:
+            return
+        async with asyncio.timeout(_LOAD_S):
+            answer = await _ask(process, msgspec.structs.replace(job, only_load=True))
+        if answer.error is not None:
+            raise RolloutError(Failure("verifier", "error", f"{part.name}: {answer.error}"))
+        self._loaded[process].add(part)
+
+    async def _kill(self, process: Process | None) -> int | None:
+        if process is None:
+            return None
+        self._loaded.pop(process, None)
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        return await process.wait()
+
+
+async def _ask(process: Process, job: Job) -> Answer:
+    if process.stdin is None or process.stdout is None:
+        raise EOFError
+    process.stdin.write(encode(job) + b"\n")
+    await process.stdin.drain()
+    answer = await process.stdout.readline()
+    if not answer.endswith(b"\n"):
+        raise EOFError
+    return msgspec.json.decode(answer, type=Answer)
+
+
+def _job(part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) -> Job:
+    owner = part.owner
+    file = getattr(sys.modules[owner.__module__], "__file__", None)
+    if "<locals>" in owner.__qualname__ or (owner.__module__ == "__main__" and file is None):
+        raise ContractError(f"{owner.__name__}.{part.name}: a reward that computes needs a class at the top of a file")
+    return Job(
+        module=owner.__module__,
+        file=file,
+        environment=owner.__qualname__,
+        reward=part.name,
+        task=Raw(encode(task.fields)),
+        prompt=[item.json for item in trajectory.prompt],
+        items=[item.json for item in trajectory.items],
+        snapshot=snapshot,
+        path=sys.path,
+    )

@@ -150,11 +150,11 @@ def last_box(text: str) -> str:
     return ""
 
 
-def _after(mark: re.Pattern[str], text: str) -> list[str]:
+def _after(pattern: re.Pattern[str], text: str) -> list[str]:
     """What follows each mark, up to the next one or the end of the line; the last one first."""
-    marks = list(mark.finditer(text))
-    ends = [following.start() for following in marks[1:]] + [len(text)]
-    return [text[one.end() : end].partition("\n")[0] for one, end in zip(marks, ends, strict=True)][::-1]
+    marks = list(pattern.finditer(text))
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [text[mark.end() : end].partition("\n")[0] for mark, end in zip(marks, ends, strict=False)][::-1]
 
 
 def strict_boxed(options: Options, text: str) -> str | None:

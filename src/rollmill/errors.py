@@ -99,5 +99,5 @@ def describe(error: BaseException) -> str:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean "x"?` for a near miss, else nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f'; did you mean "{near[0]}"?' if near else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from rollmill import plugins
@@ -42,7 +43,6 @@ class Seat(Struct, frozen=True):
     world: World
     agent: Agent
     model: Model
-    identity: Identity
 
     @property
     def places(self) -> int:
@@ -57,10 +57,6 @@ class LocalWorker:
         self.seats = seats
         self._compute = compute
         self._deadlines = deadlines
-
-    @property
-    def identities(self) -> dict[str, Identity]:
-        return {name: seat.identity for name, seat in self.seats.items()}
 
     @property
     def places(self) -> int:
@@ -85,7 +81,6 @@ async def assemble(
     config: Config[Any],
     agents: Iterable[str],
     *,
-    sampling: Mapping[str, Any],
     policy: Instance | None = None,
     deadlines: Deadlines = Deadlines(),
 ) -> AsyncIterator[LocalWorker]:
@@ -94,8 +89,8 @@ async def assemble(
     Raises `ConfigError` if an endpoint does not answer.
     """
     async with AsyncExitStack() as stack:
-        builder = _Builder(config, stack, policy)
-        seats = {name: await builder.seat(name, sampling) for name in sorted(agents)}
+        builder = _Builder(_with_policy(config, policy), stack)
+        seats = {name: await builder.seat(name) for name in sorted(agents)}
         await asyncio.gather(*(model.check() for model in builder.models.values() if isinstance(model, Endpoint)))
         compute = await stack.enter_async_context(RewardPool())
         yield LocalWorker(seats, compute, deadlines)
@@ -121,36 +116,58 @@ def environment_instance(config: Config[Any], agent: Instance) -> Instance:
     return config.instances[_reference(agent, "resources_server", "resources_servers")]
 
 
+def identities(
+    config: Config[Any], agents: Iterable[str], *, sampling: Mapping[str, Any], policy: Instance | None = None
+) -> dict[str, Identity]:
+    """What must stay the same on one output, for each agent. Nothing is opened or loaded for it."""
+    instances = _with_policy(config, policy)
+    found: dict[str, Identity] = {}
+    for name in agents:
+        agent = instances[name]
+        environment = instances[_reference(agent, "resources_server", "resources_servers")].implementation
+        model = _make_model(instances[_reference(agent, "model_server", "responses_api_models")])
+        found[name] = Identity(model.name, dict(sampling), environment, plugins.environment(environment).version)
+    return found
+
+
+def _with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Instance]:
+    """The configuration's instances, all agents with the model `policy` if it is given."""
+    if policy is None:
+        return config.instances
+    reference = {"type": "responses_api_models", "name": policy.name}
+    agents = {
+        name: msgspec.structs.replace(one, fields={**one.fields, "model_server": reference})
+        for name, one in config.instances.items()
+        if one.kind == "responses_api_agents"
+    }
+    return {**config.instances, **agents, policy.name: policy}
+
+
+def _make_model(instance: Instance) -> Model:
+    module = plugins.model(instance.implementation)
+    model: Model = module.make(convert(_own(instance), module.Fields, instance.at))
+    return model
+
+
 class _Builder:
     """Builds each instance once, and enters what has to be entered."""
 
-    def __init__(self, config: Config[Any], stack: AsyncExitStack, policy: Instance | None) -> None:
-        self._config = config
-        self._policy = policy
-        self._instances = config.instances | ({policy.name: policy} if policy else {})
+    def __init__(self, instances: Mapping[str, Instance], stack: AsyncExitStack) -> None:
+        self._instances = instances
         self._stack = stack
         self.models: dict[str, Model] = {}
         self._worlds: dict[str, World] = {}
 
-    async def seat(self, name: str, sampling: Mapping[str, Any]) -> Seat:
-        instance = agent_instance(self._config, name)
-        environment = environment_instance(self._config, instance)
-        policy = self._policy.name if self._policy else _reference(instance, "model_server", "responses_api_models")
-        model = await self._model(policy)
+    async def seat(self, name: str) -> Seat:
+        instance = self._instances[name]
+        model = await self._model(_reference(instance, "model_server", "responses_api_models"))
+        world = await self._world(self._instances[_reference(instance, "resources_server", "resources_servers")])
         module = plugins.agent(instance.implementation)
-        version = plugins.environment(environment.implementation).version
-        return Seat(
-            world=await self._world(environment),
-            agent=module.make(convert(_own(instance), module.Fields, instance.at)),
-            model=model,
-            identity=Identity(model.name, dict(sampling), environment.implementation, version),
-        )
+        return Seat(world, module.make(convert(_own(instance), module.Fields, instance.at)), model)
 
     async def _model(self, name: str) -> Model:
         if name not in self.models:
-            instance = self._instances[name]
-            module = plugins.model(instance.implementation)
-            model = module.make(convert(_own(instance), module.Fields, instance.at))
+            model = _make_model(self._instances[name])
             if isinstance(model, AbstractAsyncContextManager):
                 await self._stack.enter_async_context(model)
             self.models[name] = model
@@ -215,7 +232,7 @@ async def collect(
     name = type(agent).__name__
     kind = getattr(environment, "__name__", type(environment).__name__)
     identity = Identity(model.name, overrides, kind, getattr(environment, "version", "1"))
-    seat = Seat(environment, agent, model, identity)
+    seat = Seat(environment, agent, model)
     ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places or seat.places)
     async with AsyncExitStack() as stack:
         if isinstance(model, AbstractAsyncContextManager):
@@ -254,6 +271,3 @@ def _recording(stack: AsyncExitStack, out: str | Path | None, agents: dict[str, 
 
     manifest = begin(journal.folder, version=rollmill.__version__, command=[], agents=agents, config={})
     return ledger, stack.enter_context(JournalRecorder(journal, manifest.run))
-
-
-__all__: Sequence[str] = ["LocalWorker", "Seat", "agent_instance", "assemble", "collect", "environment_instance"]

@@ -25,7 +25,7 @@ from rollmill.collect.run import About, Outcome, run
 from rollmill.collect.source import Procedure, RowFile, Source
 from rollmill.config import Config, Dataset, Instance, find_path, load, masked, masked_text
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import agent_instance, assemble, environment_instance
+from rollmill.launch import agent_instance, assemble, environment_instance, identities
 from rollmill.store.journal import run_folder
 from rollmill.types import AgentRef, Task
 
@@ -97,6 +97,8 @@ def _collect(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"one environment at a time: {', '.join(names)}")
     # The flags' names are the keys; what a person types after them wins.
     flags = [f"++{key}={getattr(arguments, key)}" for key, _ in _FLAGS.values() if getattr(arguments, key) is not None]
+    if not any(word.lstrip("+").startswith("output_jsonl_fpath=") for word in (*flags, *words)):
+        raise ConfigError("where do the rollouts go? Give --out FILE, for example --out runs/a.jsonl")
     initial = _environment_layer(names[0]) if names else {}
     policy = _policy(arguments)
     return _run([*initial.pop("words", []), *flags, *words], policy=policy, initial=initial)
@@ -167,7 +169,7 @@ def _run(words: Sequence[str], *, policy: Instance | None, initial: dict[str, An
     config = load(words, options=CollectOptions, initial=initial, models_given=True)
     for warning in config.warnings:
         _say(warning)
-    _refuse_without_model(config, policy)
+    _refuse_incomplete(config, policy)
     outcome = _with_fast_loop(_play(config, policy))
     _print(outcome, config.options)
     if outcome.drained:
@@ -179,14 +181,9 @@ async def _play(config: Config[CollectOptions], policy: Instance | None) -> Outc
     options = config.options
     source = _source(config)
     survey = source.survey()
-    crew = assemble(
-        config,
-        survey.agents,
-        sampling=options.responses_create_params,
-        policy=policy,
-        deadlines=options.deadlines,
-    )
+    crew = assemble(config, survey.agents, policy=policy, deadlines=options.deadlines)
     about = About(
+        agents=identities(config, survey.agents, sampling=options.responses_create_params, policy=policy),
         version=rollmill.__version__,
         command=[masked_text(word, config) for word in sys.argv],
         config=masked(config),
@@ -248,7 +245,12 @@ class _Route:
         return self._known[name]
 
 
-def _refuse_without_model(config: Config[CollectOptions], policy: Instance | None) -> None:
+def _refuse_incomplete(config: Config[CollectOptions], policy: Instance | None) -> None:
+    if not config.instances:
+        raise ConfigError(
+            "nothing to play: name an environment (rollmill collect arithmetic …), or give configuration files "
+            "(+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,…], or config_paths in env.yaml)"
+        )
     models = [name for name, one in config.instances.items() if one.kind == "responses_api_models"]
     if policy is None and not models:
         raise ConfigError(

@@ -27,9 +27,19 @@ def run(words: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (collect, show, models):
         command.add_parser(commands)
-    arguments = parser.parse_args(words)
+    arguments, extra = parser.parse_known_args(words)
+    _take_words(parser, arguments, extra)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return handler(arguments)
+
+
+def _take_words(parser: argparse.ArgumentParser, arguments: argparse.Namespace, extra: Sequence[str]) -> None:
+    """Words may stand anywhere among the flags, which argparse alone does not allow; unknown flags are still wrong."""
+    flags = [word for word in extra if word.startswith("-")]
+    if flags or (extra and not hasattr(arguments, "words")):
+        parser.error(f"unknown argument {(flags or extra)[0]}; see rollmill COMMAND --help")
+    if extra:
+        arguments.words += extra
 
 
 def guarded(command: Callable[[], int]) -> int:

@@ -95,10 +95,13 @@ class Report:
         """The same, for people."""
         interval = self.groups.interval()
         spread = "" if interval.half_width is None else f" ± {interval.half_width:.3f} (95 %, clustered by task)"
-        lines = [f"reward    {interval.mean:.3f}{spread}, {self.rollouts} rollouts of {len(self.groups)} tasks"]
+        size = f"{_counted(self.rollouts, 'rollout')} of {_counted(len(self.groups), 'task')}"
+        lines = [f"reward    {interval.mean:.3f}{spread}, {size}"]
         if passes := self._passes():
-            chances = ", ".join(f"pass@{k} {100 * value:.1f} % of {tasks}" for k, value, tasks in passes)
-            lines.append(f"passed    {chances} tasks (reward of at least 1)")
+            chances = ", ".join(
+                f"pass@{k} {100 * value:.1f} % of {_counted(tasks, 'task')}" for k, value, tasks in passes
+            )
+            lines.append(f"passed    {chances} with that many rollouts (a reward of at least 1)")
         tokens = f"{self._total('input_tokens'):,} in, {self._total('output_tokens'):,} out"
         lines.append(f"tokens    {tokens}")
         if shares := self._shares():
@@ -133,3 +136,7 @@ class Report:
     def _std(self, name: str) -> float:
         running = self.numbers.get(name)
         return running.deviation if running else 0.0
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

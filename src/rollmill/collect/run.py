@@ -20,15 +20,12 @@ from rollmill.collect.source import Source, Survey
 from rollmill.collect.worker import Worker
 from rollmill.store.journal import Journal
 from rollmill.store.ledger import Ledger
-from rollmill.store.manifest import Identity, begin, write_whole
+from rollmill.store.manifest import Identity, begin, refuse_change, write_whole
 from rollmill.store.recorder import Recorder
 
 
 class Crew(Worker, Protocol):
-    """A worker that knows what it plays with."""
-
-    @property
-    def identities(self) -> dict[str, Identity]: ...
+    """A worker that knows how much it can do."""
 
     @property
     def places(self) -> int:
@@ -37,8 +34,9 @@ class Crew(Worker, Protocol):
 
 
 class About(Struct, frozen=True):
-    """What the manifest says of this run besides its identity."""
+    """What the manifest says of this run."""
 
+    agents: dict[str, Identity]
     version: str
     command: list[str]
     config: dict[str, Any]
@@ -71,6 +69,7 @@ async def run(
             if ledger.add(summary):
                 report.stored(summary)
         _say_of(journal, ledger, say)
+        refuse_change(journal.folder, about.agents)
         plan = Plan(source, ledger, repeats=options.repeats, overrides=options.responses_create_params)
         planned = _planned(source, survey, options)
         held = plan.held() if report.rollouts else 0
@@ -81,7 +80,7 @@ async def run(
                 journal.folder,
                 version=about.version,
                 command=about.command,
-                agents=worker.identities,
+                agents=about.agents,
                 config=about.config,
             )
             with Recorder(journal, manifest.run) as recorder, Progress(planned, held) as progress:

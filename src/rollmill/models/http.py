@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import os
 import re
 import time
 from collections import OrderedDict
@@ -231,5 +232,6 @@ def _seconds(text: str, scale: float = 1.0) -> float | None:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        return os.strerror(number) if number and number > 0 else str(error.os_error)
     return str(error) or describe(error)

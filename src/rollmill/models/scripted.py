@@ -8,7 +8,7 @@ from rollmill.model import Scripted
 
 
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):
-    lines: list[str] = ["ok"]
+    lines: tuple[str, ...] = ("ok",)
     model: str = "scripted"
 
 

@@ -50,6 +50,7 @@ class Journal:
     def close(self) -> None:
         if self._file >= 0:
             os.fsync(self._file)
+            self._leave_nothing_empty()
             os.close(self._file)
         if self._lock >= 0:
             os.close(self._lock)
@@ -74,11 +75,23 @@ class Journal:
                     if line.strip():
                         self.foreign.append(number)
 
+    def _leave_nothing_empty(self) -> None:
+        """A run that was refused before its first rollout leaves no trace."""
+        lock = self.folder / "lock"
+        if os.fstat(self._file).st_size == 0 and list(self.folder.iterdir()) == [lock]:
+            self.path.unlink()
+            lock.unlink()
+            self.folder.rmdir()
+
     def _take_lock(self) -> None:
         # The kernel drops the lock of a process that dies, however it dies.
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = self.folder / "lock"
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock.exists() or lock.stat().st_ino != os.fstat(self._lock).st_ino:
+                # An earlier owner removed the file between our opening and locking it.
+                raise BlockingIOError
         except BlockingIOError:
             owner = os.pread(self._lock, 200, 0).decode("utf-8", "replace").strip()
             raise ConfigError(

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from rollmill.errors import ConfigError
 
+_NAME = "manifest.json"
+
 
 class Identity(Struct, frozen=True):
     """What must not change within one output. Never URLs, keys, concurrency or limits."""
@@ -37,26 +39,32 @@ class Manifest(Struct, frozen=True):
     config: dict[str, Any]
 
 
+def refuse_change(folder: Path, agents: dict[str, Identity]) -> None:
+    """Raise `ConfigError` where what is in this folder came from another experiment."""
+    known = _known(folder)
+    for name in known.keys() & agents.keys():
+        then, now = known[name], agents[name]
+        changed = [field for field in Identity.__struct_fields__ if getattr(then, field) != getattr(now, field)]
+        if changed:
+            differences = "; ".join(f"{f} was {getattr(then, f)!r}, is {getattr(now, f)!r}" for f in changed)
+            raise ConfigError(f"{folder} is of another experiment of {name}: {differences}; use another output")
+
+
 def begin(
     folder: Path, *, version: str, command: list[str], agents: dict[str, Identity], config: dict[str, Any]
 ) -> Manifest:
-    """Write the manifest of a new run. Refuses where an earlier run on this output was another experiment."""
-    path = folder / "manifest.json"
-    known: dict[str, Identity] = {}
-    if path.exists():
-        known = msgspec.json.decode(path.read_bytes(), type=Manifest).agents
-        for name in known.keys() & agents.keys():
-            _refuse_change(folder, name, known[name], agents[name])
+    """Write the manifest of a new run; agents of earlier runs on the same output stay in it."""
+    refuse_change(folder, agents)
     manifest = Manifest(
         run=uuid4().hex[:12],
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         rollmill=version,
         python=f"{platform.python_version()} on {sys.platform}",
         command=command,
-        agents=known | agents,
+        agents=_known(folder) | agents,
         config=config,
     )
-    write_whole(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    write_whole(folder / _NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return manifest
 
 
@@ -67,8 +75,11 @@ def write_whole(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def _refuse_change(folder: Path, agent: str, then: Identity, now: Identity) -> None:
-    changed = [name for name in Identity.__struct_fields__ if getattr(then, name) != getattr(now, name)]
-    if changed:
-        differences = "; ".join(f"{name} was {getattr(then, name)!r}, is {getattr(now, name)!r}" for name in changed)
-        raise ConfigError(f"{folder} is of another experiment of {agent}: {differences}; use another output")
+def _known(folder: Path) -> dict[str, Identity]:
+    path = folder / _NAME
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest).agents
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: not a manifest of this version: {error}") from None

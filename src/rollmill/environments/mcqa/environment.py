@@ -72,10 +72,11 @@ class MCQA(rm.Environment[Question]):
 # What an answer says.
 
 _WRAPPER = re.compile(r"\\(?:text\w*|math\w+|mbox)\s*(?=\{)")
-_PADDING = " \t\r\n\\$\"'“”‘’(){}[]"
-_PUNCTUATION = ".,:;!?-"
+_QUOTES = " \"'\u201c\u201d\u2018\u2019"
+_PADDING = _QUOTES + "\t\r\n\\$(){}[]"
+_PUNCTUATION = ".,:;?"
 _EMPHASIS = str.maketrans("", "", "*_`")
-_LABEL_END = re.compile(r"[\s{}\]$]*(?:[:)]|[.–—-](?=[\s{}]|$)|(?<=\s)[–—-])")
+_LABEL_END = re.compile(r"[\s{}\]$]*(?:[:)]|[.\u2013\u2014-](?=[\s{}]|$)|(?<=\s)[\u2013\u2014-])")
 _OTHER_LABEL = re.compile(r"(?<!\w)([^\W\d_])(?:\s*[:)]|[.-]\s+\S)")
 
 
@@ -104,14 +105,14 @@ class Options:
 
     def letter(self, said: str) -> str | None:
         """The option that is named by its letter, alone ("B") or as a label ("B: Rome")."""
-        core = _WRAPPER.sub("", said).lstrip(_PADDING)
+        core = _WRAPPER.sub("", said).strip(_PADDING)
         return self.letters.get(core.rstrip(_PADDING + _PUNCTUATION)) or self._label(core)
 
     def _label(self, core: str) -> str | None:
         letter, end = self.letters.get(core[:1]), _LABEL_END.match(core, 1)
         if letter is None or end is None:
             return None
-        # "E. coli" may be the text of an option rather than a label; and an option may speak of other letters.
+        # "E. coli" and "A-" may be the text of an option rather than a label; and an option may speak of other letters.
         option, rest = self.text(core), core[end.end() :]
         if letter in (option, self.text(rest)):
             return letter
@@ -126,7 +127,7 @@ class Options:
 def _normal(text: str) -> str:
     """A text without what two spellings of the same option differ in."""
     bare = re.sub(r"[{}$]|\\(?=[%$&#_{} ])", "", _WRAPPER.sub("", text))
-    return " ".join(bare.casefold().split()).strip(" \"'“”‘’").rstrip(_PUNCTUATION + " ")
+    return " ".join(bare.casefold().split()).strip(_QUOTES).rstrip(_PUNCTUATION + " ")
 
 
 # Where an answer says it: the grading modes.

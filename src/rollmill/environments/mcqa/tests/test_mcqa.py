@@ -172,6 +172,26 @@ async def test_options_that_look_like_labels(text: str, strict: str | None, leni
     assert await extracted(capital(LENIENT, options=GENES), text) == lenient
 
 
+@pytest.mark.parametrize(
+    ("text", "strict", "lenient"),
+    [
+        (r"\boxed{A}", "A", "A"),
+        (r"\boxed{A.}", "A", "A"),
+        (r"\boxed{A-}", None, "B"),  # the text of B, though it looks like the label of A
+        (r"\boxed{B-}", "B", "B"),
+        (r"\boxed{B: A-}", "B", "B"),
+        (r"\boxed{A: A-}", "A", "A"),  # the letter decides
+        (r"\boxed{A+}", None, "C"),
+        (r"\boxed{5!}", None, "D"),
+        (r"\boxed{5}", None, "E"),
+    ],
+)
+async def test_texts_that_differ_in_a_sign(text: str, strict: str | None, lenient: str | None) -> None:
+    options = [{"A": "O+"}, {"B": "A-"}, {"C": "A+"}, {"D": "5!"}, {"E": "5"}]
+    assert await extracted(capital(STRICT, options=options), text) == strict
+    assert await extracted(capital(LENIENT, options=options), text) == lenient
+
+
 async def test_a_text_that_only_looks_like_the_label_of_another_option_is_no_letter() -> None:
     options = [{"A": "E. coli"}, {"B": "yeast"}, {"E": "algae"}]
     assert await extracted(capital(STRICT, options=options), r"\boxed{E. coli}") is None

@@ -28,6 +28,8 @@ from rollmill.types import (
     Usage,
     assistant,
     call,
+    read_item,
+    read_task,
     user,
 )
 
@@ -88,6 +90,8 @@ __all__ = [
     "from_jsonl",
     "from_rows",
     "play",
+    "read_item",
+    "read_task",
     "reward",
     "tool",
     "user",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rollmill.environment import Environment
+from rollmill.errors import boundary
 from rollmill.model import Conversation, Model
 from rollmill.types import FunctionCall, FunctionCallOutput, Message, Reply, Stop, Task, Trajectory
 
@@ -59,10 +60,10 @@ class ToolAgent:
             if calls:
                 if self.max_tool_calls is not None and trajectory.tool_calls + len(calls) > self.max_tool_calls:
                     return Stop.MAX_TOOL_CALLS
-                for output in await _together(environment, calls):
-                    trajectory.add_output(output)
+                await _play(calls, environment, trajectory)
             elif _spoke(reply):
-                words = await environment.user()
+                with boundary("environment"):
+                    words = await environment.user()
                 if words is None:
                     return Stop.DONE
                 trajectory.add_user(words)
@@ -75,13 +76,19 @@ def _spoke(reply: Reply) -> bool:
     return not reply.items or any(isinstance(item, Message) for item in reply.items)
 
 
-async def _together(environment: Environment[Any], calls: Sequence[FunctionCall]) -> list[FunctionCallOutput]:
+async def _play(calls: Sequence[FunctionCall], environment: Environment[Any], trajectory: Trajectory) -> None:
     """Parallel calls, played concurrently, answered in the order of the calls."""
     if len(calls) == 1:
-        return [await environment.call(calls[0])]
+        trajectory.add_output(await environment.call(calls[0]))
+        return
+    tasks: list[asyncio.Task[FunctionCallOutput]] = []
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(environment.call(call)) for call in calls]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
+    finally:
+        # A call that was answered has changed the world, also where a deadline or another call ended them all.
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                trajectory.add_output(task.result())

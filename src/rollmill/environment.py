@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import typing
@@ -14,7 +15,7 @@ from msgspec import Raw
 from rollmill.errors import ContractError, ToolError, boundary
 from rollmill.model import Model
 from rollmill.tools import Tool, is_tool, output_text
-from rollmill.types import FunctionCall, FunctionCallOutput, Response, Reward, T, Task, Trajectory, encode
+from rollmill.types import FunctionCall, FunctionCallOutput, Response, Reward, T, Task, Trajectory, encode, number
 
 Verification: TypeAlias = Literal["stateless", "replay", "unsupported"]
 
@@ -38,6 +39,12 @@ class RewardPart:
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.owner, self.name = owner, name
+
+    def of(self, owner: type) -> RewardPart:
+        """The same objective of a class that inherited it: a process finds it by that class, which knows its tasks."""
+        part = RewardPart(self.function, self.weight, self.cpu, self.timeout_s)
+        part.__set_name__(owner, self.name)
+        return part
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
@@ -71,6 +78,8 @@ class Environment(Generic[T]):
     a `Reward`, or a dict with `reward` and metrics.
     """
 
+    domain: ClassVar[str] = "other"
+    """What it trains: math, coding, agent, knowledge, instruction_following, …"""
     verification: ClassVar[Verification] = "unsupported"
     """How a stored rollout can be verified again: from the row alone, by replaying its tool calls, or not at all."""
     version: ClassVar[str] = "1"
@@ -105,7 +114,7 @@ class Environment(Generic[T]):
         members = {name: member for kind in reversed(cls.__mro__) for name, member in vars(kind).items()}
         cls.tools = {name: Tool(member) for name, member in members.items() if is_tool(member)}
         cls.tools_json = Raw(encode([tool.schema for tool in cls.tools.values()]))
-        cls.rewards = {name: member for name, member in members.items() if isinstance(member, RewardPart)}
+        cls.rewards = {name: member.of(cls) for name, member in members.items() if isinstance(member, RewardPart)}
         if cls.rewards and cls.verify is not Environment.verify:
             raise ContractError(f"{cls.__name__}: have @reward methods or verify(), not both")
 
@@ -142,26 +151,27 @@ class Environment(Generic[T]):
 
     def verify(self, task: T, response: Response) -> Any:
         """The whole reward in one method."""
-        raise NotImplementedError
+        raise ContractError(f"{type(self).__name__} judges nothing: give it @reward methods or verify()")
 
     # What an agent, a runner or a service calls.
 
     async def call(self, call: FunctionCall) -> FunctionCallOutput:
-        """Play one tool call. What the model did wrong is a message to it; what the tool did wrong is a failure."""
-        with self.trajectory.timed("tools"):
+        """Play one tool call. What the model did wrong is a message to it; what the tool did wrong is a failure.
+
+        The output of a call that did not reach its end has the status `incomplete`.
+        """
+        with self.trajectory.timed("tools"), boundary("tool"):
             try:
-                output = await self._call(call)
+                return FunctionCallOutput(call_id=call.call_id, output=await self._call(call))
             except ToolError as error:
                 output = encode({"error": str(error)}).decode()
-        return FunctionCallOutput(call_id=call.call_id, output=output)
+                return FunctionCallOutput(call_id=call.call_id, output=output, status="incomplete")
 
     async def _call(self, call: FunctionCall) -> str:
         tool = self.tools.get(call.name)
         if tool is None:
             raise ToolError(f"Unknown tool: {call.name}. The tools are: {', '.join(self.tools) or 'none'}")
-        arguments = tool.read(call.arguments)
-        with boundary("tool"):
-            return output_text(await _settled(tool.method(self, **arguments)))
+        return output_text(await _settled(tool.method(self, **tool.read(call.arguments))))
 
     async def score(self, compute: Compute) -> Reward:
         """The reward of what happened."""
@@ -173,8 +183,8 @@ class Environment(Generic[T]):
             if part.cpu:
                 value = await compute(part, self.task, self.trajectory, self.snapshot())
             else:
-                value = _number(name, await _settled(part.function(self)))
-            (parts if part.weight else metrics)[name] = value * (part.weight or 1)
+                value = await _settled(part.function(self))
+            (parts if part.weight else metrics)[name] = number(name, value) * (part.weight or 1)
         return Reward(math.fsum(parts.values()), parts, metrics)
 
 
@@ -182,14 +192,22 @@ World: TypeAlias = Callable[[Any], Environment[Any]]
 """Makes the environment of a task: an Environment class, or one with its configuration bound."""
 
 
+@asynccontextmanager
+async def opened(
+    world: World | type[Environment[Any]],
+    config: Mapping[str, Any] | None = None,
+    models: Mapping[str, Model] | None = None,
+) -> AsyncIterator[World]:
+    """An Environment class with its configuration, its models and its `shared()` bound; any other World as it is."""
+    if not (isinstance(world, type) and issubclass(world, Environment)):
+        yield world  # type: ignore[misc]
+        return
+    async with world.shared(config or {}) as shared:
+        yield functools.partial(world, config=config, models=models, shared=shared)
+
+
 async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
-
-
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} returned {type(value).__name__}; a reward is a number or a truth value")
-    return float(value)
 
 
 def _reward(value: Any) -> Reward:
@@ -197,10 +215,10 @@ def _reward(value: Any) -> Reward:
     if isinstance(value, Reward):
         return value
     if not isinstance(value, Mapping):
-        return Reward(_number("verify", value))
+        return Reward(number("verify", value))
     if "reward" not in value:
         raise TypeError(f"verify returned a dict without `reward`: its keys are {', '.join(value)}")
     rest = {key: item for key, item in value.items() if key not in ("reward", "reward_components")}
-    metrics = {key: float(item) for key, item in rest.items() if isinstance(item, int | float)}
+    metrics = {key: item for key, item in rest.items() if hasattr(item, "__float__")}
     notes = {key: item for key, item in rest.items() if key not in metrics}
-    return Reward(_number("reward", value["reward"]), dict(value.get("reward_components", {})), metrics, notes)
+    return Reward(value["reward"], value.get("reward_components", {}), metrics, notes)

@@ -10,11 +10,12 @@ RollmillError
 └── StoreError           the run cannot record what it does: it stops loudly
 
 Authors of environments and agents raise ordinary exceptions; `boundary` says once where they came from.
-A new exception belongs to one of these families and can be made from one string.
+A new exception belongs to one of these families and can be pickled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import traceback
 from collections.abc import Iterable, Iterator
@@ -53,8 +54,11 @@ class RolloutError(RollmillError):
     """One rollout failed; `failure` says where and why."""
 
     def __init__(self, failure: Failure | str) -> None:
+        # `args` stays what it was made of, so that it can be copied and pickled.
         self.failure = failure if isinstance(failure, Failure) else Failure("infrastructure", "error", failure)
-        super().__init__(f"{self.failure.where}: {self.failure.detail}")
+
+    def __str__(self) -> str:
+        return f"{self.failure.where}: {self.failure.detail}"
 
 
 ModelFault = Literal[
@@ -78,20 +82,33 @@ class ModelError(RolloutError):
 
 @contextmanager
 def boundary(where: Where) -> Iterator[None]:
-    """Give an exception that crosses here its address, unless it has one. Cancellation always passes."""
+    """Give an exception that crosses here its address, unless it has one. Cancellation of the task passes."""
     try:
         yield
     except (CallerError, RolloutError, StoreError):
         raise
+    except asyncio.CancelledError as error:
+        # Nobody cancelled this task: something that it waited for was cancelled, and that is an error like any other.
+        if _cancelled():
+            raise
+        raise RolloutError(Failure(where, "error", describe(error))) from error
     except TimeoutError as error:
         raise RolloutError(Failure(where, "timeout", describe(error), retryable=True)) from error
     except Exception as error:
         raise RolloutError(Failure(where, "error", describe(error))) from error
 
 
+def _cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True
+    return task is None or task.cancelling() > 0
+
+
 def describe(error: BaseException) -> str:
     """An exception in one line, with the place where it was raised."""
-    text = str(error).strip() or "no message"
+    text = " ".join(str(error).split()) or "no message"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {text}{place}"

@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from rollmill import plugins
 from rollmill.agent import Agent
-from rollmill.collect.collector import Collector, Forgetful, Recorder
-from rollmill.collect.plan import Plan
-from rollmill.collect.retry import RetryPolicy
-from rollmill.collect.source import Planned
-from rollmill.collect.worker import Job
-from rollmill.config import Config, Instance, convert
-from rollmill.environment import Compute, World
-from rollmill.errors import ConfigError, suggestion
+from rollmill.collection.collector import Collector, Forgetful, Recorder
+from rollmill.collection.plan import Plan
+from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.source import Planned
+from rollmill.collection.worker import Job
+from rollmill.config import Config, Instance, convert, masked
+from rollmill.environment import Compute, World, opened
+from rollmill.errors import CallerError, ConfigError, suggestion
 from rollmill.model import Endpoint, Model, Sampling
 from rollmill.rollout import Deadlines, play
 from rollmill.store.journal import Journal
@@ -44,10 +44,10 @@ class Seat(Struct, frozen=True):
     agent: Agent
     model: Model
 
-    @property
-    def places(self) -> int:
-        """How many rollouts its model can well serve at once."""
-        return getattr(self.model, "places", None) or PLACES
+
+def places_of(model: Model) -> int:
+    """How many rollouts a model can well serve at once."""
+    return getattr(model, "places", None) or PLACES
 
 
 class LocalWorker:
@@ -60,20 +60,23 @@ class LocalWorker:
 
     @property
     def places(self) -> int:
-        return max(seat.places for seat in self.seats.values())
+        return max(places_of(seat.model) for seat in self.seats.values())
 
     async def play(self, job: Job) -> Rollout:
         seat = self.seats[job.slot.agent]
-        return await play(
-            job.task,
-            seat.world,
-            seat.agent,
-            seat.model,
-            slot=job.slot,
-            attempt=job.attempt,
-            compute=self._compute,
-            deadlines=self._deadlines,
-        )
+        try:
+            return await play(
+                job.task,
+                seat.world,
+                seat.agent,
+                seat.model,
+                slot=job.slot,
+                attempt=job.attempt,
+                compute=self._compute,
+                deadlines=self._deadlines,
+            )
+        except CallerError as error:
+            raise type(error)(f"task {job.slot.task_index}: {error}") from error
 
 
 @asynccontextmanager
@@ -124,9 +127,21 @@ def identities(
     found: dict[str, Identity] = {}
     for name in agents:
         agent = instances[name]
-        environment = instances[_reference(agent, "resources_server", "resources_servers")].implementation
-        model = _make_model(instances[_reference(agent, "model_server", "responses_api_models")])
-        found[name] = Identity(model.name, dict(sampling), environment, plugins.environment(environment).version)
+        environment = instances[_reference(agent, "resources_server", "resources_servers")]
+        kind = plugins.environment(environment.implementation)
+        found[name] = Identity(
+            model=_make_model(instances[_reference(agent, "model_server", "responses_api_models")]).name,
+            sampling=dict(sampling),
+            environment=plugins.environment_name(environment.implementation),
+            version=kind.version,
+            environment_config=masked(own_fields(environment)),
+            agent_config=masked(own_fields(agent)),
+            other_models={
+                field: _make_model(instances[value["name"]]).name
+                for field, value in environment.fields.items()
+                if _is_reference(value, "responses_api_models")
+            },
+        )
     return found
 
 
@@ -145,7 +160,7 @@ def _with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Inst
 
 def _make_model(instance: Instance) -> Model:
     module = plugins.model(instance.implementation)
-    model: Model = module.make(convert(_own(instance), module.Fields, instance.at))
+    model: Model = module.make(convert(own_fields(instance), module.Fields, instance.at))
     return model
 
 
@@ -163,7 +178,7 @@ class _Builder:
         model = await self._model(_reference(instance, "model_server", "responses_api_models"))
         world = await self._world(self._instances[_reference(instance, "resources_server", "resources_servers")])
         module = plugins.agent(instance.implementation)
-        return Seat(world, module.make(convert(_own(instance), module.Fields, instance.at)), model)
+        return Seat(world, module.make(convert(own_fields(instance), module.Fields, instance.at)), model)
 
     async def _model(self, name: str) -> Model:
         if name not in self.models:
@@ -176,18 +191,18 @@ class _Builder:
     async def _world(self, instance: Instance) -> World:
         if instance.name not in self._worlds:
             kind = plugins.environment(instance.implementation)
-            config = _own(instance)
+            config = own_fields(instance)
             models: dict[str, Model] = {}
             for field, value in instance.fields.items():
                 if _is_reference(value, "responses_api_models"):
                     # By the field's name, which the environment's author chose, and by the instance's own.
                     models[field] = models[value["name"]] = await self._model(value["name"])
-            shared = await self._stack.enter_async_context(kind.shared(config))
-            self._worlds[instance.name] = functools.partial(kind, config=config, models=models, shared=shared)
+            world = await self._stack.enter_async_context(opened(kind, config, models))
+            self._worlds[instance.name] = world
         return self._worlds[instance.name]
 
 
-def _own(instance: Instance) -> dict[str, Any]:
+def own_fields(instance: Instance) -> dict[str, Any]:
     """The fields that are the implementation's own: neither common to all nor a reference to another instance."""
     return {
         key: value
@@ -230,19 +245,17 @@ async def collect(
     """
     overrides = sampling.overrides() if isinstance(sampling, Sampling) else dict(sampling or {})
     name = type(agent).__name__
-    kind = getattr(environment, "__name__", type(environment).__name__)
-    identity = Identity(model.name, overrides, kind, getattr(environment, "version", "1"))
-    seat = Seat(environment, agent, model)
-    ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places or seat.places)
+    identity = Identity(model.name, overrides, *_identity_of(environment))
+    places = places or places_of(model)
+    ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places)
     async with AsyncExitStack() as stack:
         if isinstance(model, AbstractAsyncContextManager):
             await stack.enter_async_context(model)
+        seat = Seat(await stack.enter_async_context(opened(environment)), agent, model)
         worker = LocalWorker({name: seat}, await stack.enter_async_context(RewardPool()), deadlines)
         ledger, recorder = _recording(stack, out, {name: identity})
         plan = Plan((Planned(name, task) for task in tasks), ledger, repeats=lambda _: repeats, overrides=overrides)
-        collector = Collector(
-            worker, plan, places=places or seat.places, recorder=recorder, deliver=ended.put, retry=retry
-        )
+        collector = Collector(worker, plan, places=places, recorder=recorder, deliver=ended.put, retry=retry)
         running = asyncio.create_task(_run_to_end(collector, ended))
         try:
             while (rollout := await ended.get()) is not None:
@@ -253,11 +266,22 @@ async def collect(
             await asyncio.gather(running, return_exceptions=True)
 
 
+def _identity_of(world: World) -> tuple[str, str]:
+    """The name and the version of what makes an environment."""
+    kind = world.func if isinstance(world, functools.partial) else world
+    return getattr(kind, "__name__", type(kind).__name__), getattr(kind, "version", "1")
+
+
 async def _run_to_end(collector: Collector, ended: asyncio.Queue[Rollout | None]) -> None:
     try:
         await collector.run()
-    finally:
+    except asyncio.CancelledError:
+        # Whoever was reading has gone: a last word would wait for ever in a full queue.
+        raise
+    except BaseException:
         await ended.put(None)
+        raise
+    await ended.put(None)
 
 
 def _recording(stack: AsyncExitStack, out: str | Path | None, agents: dict[str, Identity]) -> tuple[Ledger, Recorder]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -63,6 +64,12 @@ def environment(name: str) -> type[Environment[Any]]:
     return _environment_in(importlib.import_module(f"rollmill.environments.{name}"), "")
 
 
+def environment_name(name: str) -> str:
+    """What an environment is called whatever its file was called by: `FILE.py:Class` for one in a file."""
+    place = name.partition(":")[0]
+    return f"{Path(place).name}:{environment(name).__name__}" if place.endswith(".py") else name
+
+
 def _environment_in(module: ModuleType, wanted: str) -> type[Environment[Any]]:
     kinds = {
         name: value
@@ -82,13 +89,20 @@ def _load_file(path: Path) -> ModuleType:
     path = path.expanduser().absolute()
     if not path.is_file():
         raise ConfigError(f"environment file {path}: there is no such file")
-    name = f"rollmill_file_{path.stem}"
+    # Two files may share a name; their folders tell them apart.
+    name = f"rollmill_file_{path.stem}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"environment file {path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with _importing(str(path)):
-        spec.loader.exec_module(module)
+    try:
+        with _importing(str(path)):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -28,6 +28,7 @@ from rollmill.types import (
     Task,
     Trajectory,
     Where,
+    number,
 )
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,14 @@ class Deadlines(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def in_thread(part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) -> float:
     """Run a reward that computes in a thread. For a notebook: past its deadline the thread itself goes on."""
-    return float(await asyncio.wait_for(asyncio.to_thread(part.function, task, trajectory, snapshot), part.timeout_s))
+    try:
+        async with asyncio.timeout(part.timeout_s) as deadline:
+            return number(part.name, await asyncio.to_thread(part.function, task, trajectory, snapshot))
+    except TimeoutError:
+        if deadline.expired():
+            detail = f"{part.name} computed for longer than {part.timeout_s:g} s"
+            raise RolloutError(Failure("verifier", "timeout", detail)) from None
+        raise
 
 
 async def play(
@@ -93,27 +101,21 @@ async def play(
 
 
 async def verify_again(
-    task: Task,
-    items: Sequence[Item],
-    environment: World,
-    *,
-    compute: Compute = in_thread,
-    deadlines: Deadlines = Deadlines(),
+    rollout: Rollout, environment: World, *, compute: Compute = in_thread, deadlines: Deadlines = Deadlines()
 ) -> Reward:
     """The reward of a stored rollout, by the way its environment declares. Raises `RolloutError` where it fails."""
     with boundary("environment"):
-        world = environment(task)
+        world = environment(rollout.task)
     if world.verification == "unsupported":
         raise ContractError(f"{type(world).__name__} declares verification = unsupported: play the task again instead")
-    trajectory = Trajectory(task.prompt)
+    trajectory = world.trajectory = Trajectory(rollout.task.prompt)
     try:
         async with _stage("environment", "setup", deadlines.setup_s, trajectory):
             await world.setup()
         if world.verification == "replay":
             async with _stage("tool", "replay", deadlines.play_s, trajectory):
-                await _replay(world, items)
-        trajectory.items = list(items)
-        world.trajectory = trajectory
+                await _replay(world, rollout.response.output)
+        trajectory.restore(rollout)
         async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
             return await world.score(compute)
     finally:
@@ -128,6 +130,8 @@ async def _replay(world: Environment[Any], items: Sequence[Item]) -> None:
         if isinstance(item, FunctionCallOutput):
             stored[item.call_id].append(item.text)
     for item in items:
+        # The trajectory grows as it did then: a tool may look back at it.
+        world.trajectory.items.append(item)
         if isinstance(item, FunctionCall) and stored[item.call_id]:
             then, now = stored[item.call_id].popleft(), (await world.call(item)).text
             if now != then:

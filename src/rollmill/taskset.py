@@ -6,12 +6,14 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 import msgspec
 
 from rollmill.errors import ConfigError
 from rollmill.types import T, encode, read_task
+
+Rows: TypeAlias = Iterable[dict[str, Any]]
 
 
 class Taskset(Generic[T]):
@@ -38,9 +40,9 @@ def from_jsonl(path: str | Path, kind: type[T]) -> Taskset[T]:
     return Taskset(lambda: (parse(row, kind, f"{path}, line {number}") for number, row in read_rows(path)), str(path))
 
 
-def from_rows(rows: Iterable[dict[str, Any]], kind: type[T], *, name: str = "rows") -> Taskset[T]:
-    """Tasks from rows already in memory, in the shape of a file's."""
-    return Taskset(lambda: (read_task(encode(row), kind) for row in rows), name)
+def from_rows(rows: Rows | Callable[[], Rows], kind: type[T], *, name: str = "rows") -> Taskset[T]:
+    """Tasks from rows in the shape of a file's: in memory, or made by a function, and then without end if it likes."""
+    return Taskset(lambda: _parsed(rows() if callable(rows) else rows, kind, name), name)
 
 
 def from_hub(name: str, row: Callable[[dict[str, Any]], dict[str, Any]], kind: type[T], **options: Any) -> Taskset[T]:
@@ -52,7 +54,7 @@ def from_hub(name: str, row: Callable[[dict[str, Any]], dict[str, Any]], kind: t
         except ImportError:
             raise ConfigError("a Hugging Face dataset needs the extra: pip install 'rollmill[data]'") from None
         stream = datasets.load_dataset(name, streaming=True, **({"split": "train"} | options))
-        return (read_task(encode(row(example)), kind) for example in stream)
+        return _parsed(map(row, stream), kind, name)
 
     return Taskset(begin, name)
 
@@ -76,8 +78,12 @@ def parse(row: bytes, kind: type[T], place: str) -> T:
         return read_task(row, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{place}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{place}: not JSON: {error}") from None
+
+
+def _parsed(rows: Rows, kind: type[T], name: str) -> Iterator[T]:
+    return (parse(encode(row), kind, f"{name}, row {number}") for number, row in enumerate(rows, 1))
 
 
 def _shuffled(tasks: Iterable[T], order: random.Random, size: int) -> Iterator[T]:

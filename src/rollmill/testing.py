@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rollmill.agent import Agent, ToolAgent
-from rollmill.environment import Environment, World
+from rollmill.environment import Environment, World, opened
 from rollmill.errors import ContractError, ModelError, RolloutError
 from rollmill.model import Conversation, Line, Model, Scripted
 from rollmill.rollout import play, verify_again
@@ -56,22 +58,22 @@ async def check_environment(
     less, gaming ones among them.
     """
 
-    def world(task: T) -> Environment[T]:
-        return kind(task, config=config, models=models)
-
     checked = 0
-    for task in tasks:
-        checked += 1
-        _check_row(task, kind)
-        for script in _hostile(kind):
-            await _must_survive(world, task, script)
-        await _check_alike(world, task, gold(task) if gold else ["I do not know."])
-        if gold is not None:
-            reward = await _check_again(kind, world, task, gold(task))
-            assert reward.value >= full, f"the gold answer earns {reward.value}, not {full}: {_shown(task)}"
-        for script in wrong(task) if wrong else ():
-            reward = await _check_again(kind, world, task, script)
-            assert reward.value < full, f"a wrong answer earns {reward.value}: {list(script)!r} on {_shown(task)}"
+    async with opened(kind, config, models) as world:
+        for task in tasks:
+            checked += 1
+            _check_row(task, kind)
+            for script in _hostile(kind):
+                await _must_survive(world, task, script)
+            answer = gold(task) if gold else ["I do not know."]
+            await _check_alike(world, task, answer)
+            reward = await _check_again(kind, world, task, answer)
+            if gold is not None:
+                assert reward.value >= full, f"the gold answer earns {reward.value}, not {full}: {_shown(task)}"
+            for script in wrong(task) if wrong else ():
+                reward = await _check_again(kind, world, task, script)
+                said = f"{list(script)!r} on {_shown(task)}"
+                assert reward.value < full, f"a wrong answer earns {reward.value}: {said}"
     if not checked:
         raise ContractError(f"{kind.__name__}: there was no task to check it with")
 
@@ -94,8 +96,16 @@ def _hostile(kind: type[Environment[Any]]) -> Iterable[Script]:
             yield [FunctionCall(name=name, arguments=arguments, call_id="call_1"), "done"]
 
 
+class _InTurn(Scripted):
+    """Lets other rollouts take their turns between its own, as a real model does."""
+
+    async def reply(self, conversation: Conversation) -> Reply:
+        await asyncio.sleep(0)
+        return await super().reply(conversation)
+
+
 async def _must_survive(world: World, task: Task, script: Script) -> Rollout:
-    rollout = await play(task, world, ToolAgent(), Scripted(*script))
+    rollout = await play(task, world, ToolAgent(), _InTurn(*script))
     if rollout.failure is not None:
         name, said = _name(world, task), _short(list(script))
         raise ContractError(f"{name} fails where it should answer: {rollout.failure.detail}; the model said {said}")
@@ -104,12 +114,13 @@ async def _must_survive(world: World, task: Task, script: Script) -> Rollout:
 
 async def _check_alike(world: World, task: Task, script: Script) -> None:
     """The same answers earn the same, also when many worlds live at once."""
-    rollouts = await asyncio.gather(*(_must_survive(world, task, script) for _ in range(_AT_ONCE)))
-    rewards = {rollout.reward.value for rollout in rollouts if rollout.reward is not None}
+    alone = await _must_survive(world, task, script)
+    together = await asyncio.gather(*(_must_survive(world, task, script) for _ in range(_AT_ONCE)))
+    rewards = {rollout.reward.value for rollout in (alone, *together) if rollout.reward is not None}
     if len(rewards) != 1:
         raise ContractError(
-            f"{_name(world, task)}: the same script earned {sorted(rewards)} when {_AT_ONCE} worlds lived at once; "
-            "state belongs on self, and chance needs a seed from the task"
+            f"{_name(world, task)}: the same script earned {sorted(rewards)}, alone and with {_AT_ONCE} worlds at "
+            "once; state belongs on self, and chance needs a seed from the task"
         )
 
 
@@ -119,9 +130,8 @@ async def _check_again(kind: type[Environment[Any]], world: World, task: Task, s
     reward = rollout.reward or Reward(0.0)
     if kind.verification == "unsupported":
         return reward
-    items = [read_item(bytes(item.json)) for item in rollout.response.output]
     try:
-        again = await verify_again(rollout.task, items, world)
+        again = await verify_again(_stored(rollout), world)
     except RolloutError as error:
         raise ContractError(
             f"{kind.__name__} declares verification = {kind.verification}, but could not be verified again: {error}"
@@ -132,6 +142,12 @@ async def _check_again(kind: type[Environment[Any]], world: World, task: Task, s
             f"again, and {reward.value} when it is played"
         )
     return reward
+
+
+def _stored(rollout: Rollout) -> Rollout:
+    """A rollout as it comes back from a file: every item read from its JSON."""
+    items = tuple(read_item(bytes(item.json)) for item in rollout.response.output)
+    return msgspec.structs.replace(rollout, response=msgspec.structs.replace(rollout.response, output=items))
 
 
 async def check_model(model: Model) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -40,8 +41,13 @@ class Tool:
         self.name = method.__name__
         self.method = method
         self.description = inspect.cleandoc(method.__doc__ or "")
-        self._arguments = _arguments(method)
-        self._decoder = msgspec.json.Decoder(self._arguments)
+        try:
+            arguments = _arguments(method)
+            self._decoder = msgspec.json.Decoder(arguments)
+            self._parameters = _inline(msgspec.json.schema(arguments))
+        except (TypeError, NameError) as error:
+            problem = str(error).splitlines()[-1]
+            raise ContractError(f"tool {method.__qualname__}: its arguments have no JSON schema: {problem}") from error
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -50,7 +56,7 @@ class Tool:
             "type": "function",
             "name": self.name,
             "description": self.description,
-            "parameters": _inline(msgspec.json.schema(self._arguments)),
+            "parameters": self._parameters,
             "strict": False,
         }
 
@@ -60,7 +66,7 @@ class Tool:
             return msgspec.structs.asdict(self._decoder.decode(arguments or "{}"))
         except msgspec.ValidationError as error:
             raise ToolError(f"Invalid tool call arguments: {error}") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ToolError(f"Invalid tool call arguments: not JSON: {error}") from None
 
 
@@ -84,7 +90,7 @@ def _arguments(method: Callable[..., Any]) -> type[Struct]:
 
 def _default(value: Any) -> Any:
     # msgspec refuses a shared mutable default; a factory gives each call its own.
-    return msgspec.field(default_factory=lambda: type(value)(value)) if isinstance(value, list | dict | set) else value
+    return msgspec.field(default_factory=lambda: deepcopy(value)) if isinstance(value, list | dict | set) else value
 
 
 def _inline(schema: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class Item(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     @cached_property
     def tokens(self) -> Tokens | None:
         """The engine's own tokens, where the model call that ended with this item recorded them."""
-        if b'"generation_token_ids"' not in bytes(self.json):
+        # The search of the bytes spares most items the decoding.
+        key = "generation_token_ids"
+        if f'"{key}"'.encode() not in bytes(self.json) or key not in decode(self.json, type=dict[str, Raw]):
             return None
         return decode(self.json, type=Tokens)
 
@@ -263,8 +265,19 @@ class AgentRef(Struct, frozen=True, omit_defaults=True):
 class _TaskMeta(msgspec.StructMeta):
     """Tells type checkers what msgspec does: a subclass of `Task` is frozen without saying so."""
 
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        kind: Any = super().__new__(cls, name, bases, namespace, **options)
+        taken = {word for base in bases if isinstance(base, cls) for word in dir(base)}
+        for field in kind.__struct_fields__:
+            if field in taken and not any(field in getattr(base, "__struct_fields__", ()) for base in bases):
+                raise TypeError(
+                    f"{name}: a task has `{field}` already; give yours another name, and say what the row calls it: "
+                    f'msgspec.field(name="{field}")'
+                )
+        return kind
 
-class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, dict=True):
+
+class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """One immutable problem: a row of a dataset.
 
     A subclass names the fields that its environment reads; all other fields of the row are kept, and `task["field"]`
@@ -277,9 +290,8 @@ class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, dict=True):
     @classmethod
     def of(cls, prompt: str | Sequence[Item], /, **fields: Any) -> Self:
         """A task made in Python: what the model is asked, and the fields of the environment."""
-        text = isinstance(prompt, str)
-        items = [{"role": "user", "content": prompt}] if text else [i.json for i in prompt if isinstance(i, Item)]
-        return cls(responses_create_params=Raw(encode({"input": items})), **fields)
+        said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [item.json for item in prompt]
+        return cls(responses_create_params=Raw(encode({"input": said})), **fields)
 
     @cached_property
     def fields(self) -> dict[str, Raw]:
@@ -318,10 +330,15 @@ class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, dict=True):
         return task
 
     def __getitem__(self, key: str) -> Any:
-        return decode(self.fields[key])
+        if key in self.fields:
+            return decode(self.fields[key])
+        # A declared field that the row leaves out has its default.
+        if key in self.__struct_fields__:
+            return getattr(self, key)
+        raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return decode(self.fields[key]) if key in self.fields else default
+        return self[key] if key in self.fields or key in self.__struct_fields__ else default
 
 
 class _Input(Struct):
@@ -336,12 +353,13 @@ def read_task(row: bytes, kind: type[T]) -> T:
     fields = decode(row, type=dict[str, Raw])
     if "responses_create_params" not in fields:
         raise msgspec.ValidationError("the row has no `responses_create_params`")
-    try:
-        decode(fields["responses_create_params"], type=_Input)
-    except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"`responses_create_params`: {error}") from None
     task = decode(row, type=kind)
     task.__dict__["fields"] = fields
+    try:
+        # Read now, and kept: what is wrong with a row is said while its place is known.
+        _ = task.prompt
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"`responses_create_params`: {error}") from None
     return task
 
 
@@ -386,6 +404,12 @@ class Trajectory:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+
+    def restore(self, rollout: Rollout) -> None:
+        """Become what a stored rollout was when it ended."""
+        self.items = list(rollout.response.output)
+        self.usage, self.fields = rollout.response.usage, rollout.response.fields
+        self.turns, self.tool_calls = rollout.turns, rollout.tool_calls
 
     def response(self) -> Response:
         return Response(tuple(self.items), self.usage, self.fields)
@@ -432,9 +456,23 @@ class Reward(Struct, frozen=True):
     """Whatever else the verifier says of the rollout and wants kept in its row."""
 
     def __post_init__(self) -> None:
-        for name, value in {"reward": self.value, **self.parts}.items():
-            if not math.isfinite(value):
-                raise ValueError(f"{name} is {value}; a reward is a finite number")
+        # What cannot be stored, and read again, is the verifier's failure, here, and not the store's, later.
+        change = msgspec.structs.force_setattr
+        change(self, "value", number("reward", self.value))
+        change(self, "parts", {name: number(name, value) for name, value in self.parts.items()})
+        change(self, "metrics", {name: number(name, value) for name, value in self.metrics.items()})
+        if self.parts and not math.isclose(math.fsum(self.parts.values()), self.value, rel_tol=1e-6, abs_tol=1e-9):
+            raise ValueError(f"the reward is {self.value}, but its parts add up to {math.fsum(self.parts.values())}")
+        encode(self.notes)
+
+
+def number(name: str, value: Any) -> float:
+    """What somebody returned as a reward: a finite number of any kind, or a truth value."""
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"{name} returned {type(value).__name__}; a reward is a number or a truth value")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; a reward is a finite number")
+    return float(value)
 
 
 Where = Literal["model", "environment", "tool", "verifier", "agent", "infrastructure"]

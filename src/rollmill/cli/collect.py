@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import shlex
 import signal
@@ -17,23 +16,19 @@ import msgspec
 
 import rollmill
 from rollmill import plugins
+from rollmill.cli.guard import INTERRUPTED, SOME_FAILED, guarded
 from rollmill.cli.help import option_lines
-from rollmill.collect.collector import Collector
-from rollmill.collect.options import CollectOptions
-from rollmill.collect.progress import Progress
-from rollmill.collect.run import About, Outcome, run
-from rollmill.collect.source import Procedure, RowFile, Source
-from rollmill.config import Config, Dataset, Instance, find_path, load, masked, masked_text
+from rollmill.cli.policy import policy_model
+from rollmill.cli.tasks import tasks_of
+from rollmill.collection.collector import Collector
+from rollmill.collection.options import CollectOptions
+from rollmill.collection.progress import Progress
+from rollmill.collection.report import counted
+from rollmill.collection.run import About, Outcome, run
+from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import agent_instance, assemble, environment_instance, identities
+from rollmill.launch import assemble, identities
 from rollmill.store.journal import run_folder
-from rollmill.types import AgentRef, Task
-
-PROCEDURE_LIMIT = 100
-"""How many tasks are made where an environment makes its own and nobody says how many."""
-
-SOME_FAILED = 1
-INTERRUPTED = 130
 
 _OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
 
@@ -60,7 +55,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--base-url", action="append", metavar="URL", help="where the model is; again for a replica")
     parser.add_argument("--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="where its key is (%(default)s)")
     for flag, (key, text) in _FLAGS.items():
-        parser.add_argument(flag, dest=key, metavar=key.rsplit("_", 1)[-1].upper(), help=text)
+        parser.add_argument(flag, dest=key, metavar=flag.strip("-").upper(), help=text)
+    for flag, (key, kind, text) in _SAMPLING.items():
+        parser.add_argument(flag, dest=key, metavar="N", type=kind, help=text)
     parser.set_defaults(handler=_collect)
 
 
@@ -73,16 +70,17 @@ _FLAGS = {
     "--repeats": ("num_repeats", "how often each task is played"),
     "--concurrency": ("num_samples_in_parallel", "how many rollouts run at once"),
     "--seed": ("seed", "the seed of tasks that the environment makes itself"),
-    "--temperature": ("responses_create_params.temperature", "override the temperature"),
-    "--top-p": ("responses_create_params.top_p", "override top_p"),
-    "--max-output-tokens": ("responses_create_params.max_output_tokens", "override the length of a reply"),
+}
+# Flags that override what every row asks of the model.
+_SAMPLING = {
+    "--temperature": ("temperature", float, "override the temperature"),
+    "--top-p": ("top_p", float, "override top_p"),
+    "--max-output-tokens": ("max_output_tokens", int, "override the length of a reply"),
 }
 
 
 def ng_collect_rollouts() -> None:
     """The entry point of `ng_collect_rollouts`: `+key=value` words only."""
-    from rollmill.cli.main import guarded
-
     words = sys.argv[1:]
     if {"-h", "--help", "+help=true", "+h=true"} & set(words):
         print("ng_collect_rollouts +key=value …\n", *option_lines(CollectOptions), f"\n{EXIT_CODES}", sep="\n")
@@ -95,17 +93,23 @@ def _collect(arguments: argparse.Namespace) -> int:
     words = [word for word in arguments.words if _OVERRIDE.match(word)]
     if len(names) > 1:
         raise ConfigError(f"one environment at a time: {', '.join(names)}")
-    # The flags' names are the keys; what a person types after them wins.
-    flags = [f"++{key}={getattr(arguments, key)}" for key, _ in _FLAGS.values() if getattr(arguments, key) is not None]
-    if not any(word.lstrip("+").startswith("output_jsonl_fpath=") for word in (*flags, *words)):
+    given = vars(arguments)
+    layer: dict[str, Any] = {key: given[key] for key, _ in _FLAGS.values() if given[key] is not None}
+    sampling = {key: given[key] for key, _, _ in _SAMPLING.values() if given[key] is not None}
+    if sampling:
+        layer["responses_create_params"] = sampling
+    if "output_jsonl_fpath" not in layer and not any("output_jsonl_fpath=" in word for word in words):
         raise ConfigError("where do the rollouts go? Give --out FILE, for example --out runs/a.jsonl")
-    initial = _environment_layer(names[0]) if names else {}
-    policy = _policy(arguments)
-    return _run([*initial.pop("words", []), *flags, *words], policy=policy, initial=initial)
+    files: list[str] = []
+    for name in names:
+        files, known = _environment_layer(name)
+        layer = known | layer
+    policy = policy_model(arguments.model, arguments.base_url, arguments.api_key_env)
+    return _run(words, policy=policy, files=files, initial=layer)
 
 
-def _environment_layer(name: str) -> dict[str, Any]:
-    """The configuration of an environment by its name, or of a class in a file."""
+def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
+    """The configuration of an environment, and its agent: its file, or instances for a class in a file of Python."""
     if name.partition(":")[0].endswith(".py") or ":" in name:
         kind = plugins.environment(name)
         short = kind.__name__.lower()
@@ -113,7 +117,8 @@ def _environment_layer(name: str) -> dict[str, Any]:
             "resources_server": {"type": "resources_servers", "name": short},
             "model_server": {"type": "responses_api_models", "name": "policy_model"},
         }
-        return {
+        return [], {
+            "agent_name": f"{short}_simple_agent",
             short: {"resources_servers": {name: {}}},
             f"{short}_simple_agent": {"responses_api_agents": {"simple_agent": agent}},
         }
@@ -124,53 +129,28 @@ def _environment_layer(name: str) -> dict[str, Any]:
             f"unknown environment {name!r}{suggestion(name, known)}; known: {', '.join(known)}, "
             "or a file of your own as path/to/file.py:Class"
         )
-    return {"words": [f"+config_paths=[{path}]"]}
-
-
-def _policy(arguments: argparse.Namespace) -> Instance | None:
-    """The model that the flags name, as an instance of a configuration."""
-    if arguments.model is None:
-        if arguments.base_url:
-            raise ConfigError(
-                "--base-url needs --model: openai:NAME for the Responses API, vllm:NAME for chat completions"
-            )
-        return None
-    backend, _, name = arguments.model.partition(":")
-    fields: dict[str, Any] = {"model": name} if name else {}
-    if arguments.model.endswith(".gguf"):
-        backend, fields = "embedded", {"model": arguments.model}
-    elif backend == "replay":
-        fields = {"path": name}
-    elif backend == "scripted":
-        fields = {"lines": [name]} if name else {}
-    elif backend in ("openai", "azure_openai", "vllm"):
-        fields = _remote_fields(backend, name, arguments)
-    elif backend != "embedded":
-        known = ("embedded", "openai", "vllm", "azure_openai", "replay", "scripted")
-        raise ConfigError(f"unknown model {arguments.model!r}{suggestion(backend, known)}; known: {', '.join(known)}")
-    return Instance(name="policy_model", kind="responses_api_models", implementation=f"{backend}_model", fields=fields)
-
-
-def _remote_fields(backend: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    if not name:
-        raise ConfigError(f"--model {backend} needs the model's name: --model {backend}:NAME")
-    urls = arguments.base_url or (["https://api.openai.com/v1"] if backend == "openai" else None)
-    if urls is None:
-        raise ConfigError(f"--model {backend}:{name} needs --base-url")
-    prefix = "" if backend == "vllm" else "openai_"
-    key = os.environ.get(arguments.api_key_env, "")
-    return {f"{prefix}base_url": urls, f"{prefix}api_key": key, f"{prefix}model": name}
+    return [path], {"agent_name": f"{name}_simple_agent"}
 
 
 # What both spellings do.
 
 
-def _run(words: Sequence[str], *, policy: Instance | None, initial: dict[str, Any] | None = None) -> int:
-    config = load(words, options=CollectOptions, initial=initial, models_given=True)
+def _run(
+    words: Sequence[str],
+    *,
+    policy: Instance | None,
+    files: Sequence[str] = (),
+    initial: dict[str, Any] | None = None,
+) -> int:
+    config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True)
     for warning in config.warnings:
         _say(warning)
     _refuse_incomplete(config, policy)
-    outcome = _with_fast_loop(_play(config, policy))
+    try:
+        outcome = _with_fast_loop(_play(config, policy))
+    except asyncio.CancelledError:
+        print(f"Stopped. What had ended is recorded; {_resume()}")
+        return INTERRUPTED
     _print(outcome, config.options)
     if outcome.drained:
         return INTERRUPTED
@@ -179,70 +159,21 @@ def _run(words: Sequence[str], *, policy: Instance | None, initial: dict[str, An
 
 async def _play(config: Config[CollectOptions], policy: Instance | None) -> Outcome:
     options = config.options
-    source = _source(config)
+    source = tasks_of(config, _say)
     survey = source.survey()
     crew = assemble(config, survey.agents, policy=policy, deadlines=options.deadlines)
     about = About(
         agents=identities(config, survey.agents, sampling=options.responses_create_params, policy=policy),
         version=rollmill.__version__,
         command=[masked_text(word, config) for word in sys.argv],
-        config=masked(config),
+        config=masked(config)
+        | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
     )
     return await run(source, survey, crew, options, about, say=_say, on_start=_stop_on_signals)
 
 
-def _source(config: Config[CollectOptions]) -> Source:
-    """The tasks: the input that was named, else the agent's own datasets, else the environment's procedure."""
-    options = config.options
-    limit = options.limit or None
-    route = _Route(config)
-    if options.input_jsonl_fpath is not None:
-        return RowFile(_existing(options.input_jsonl_fpath), route, limit)
-    agent = agent_instance(config, options.agent_name)
-    datasets = {dataset.type: dataset for dataset in reversed(agent.datasets)}
-    kind = plugins.environment(environment_instance(config, agent).implementation)
-    train = datasets.get("train")
-    if train is not None and (path := find_path(train.jsonl_fpath, working_dir=Path.cwd())):
-        return RowFile(_chosen(path, train), route, limit)
-    if train is not None:
-        _say(f"The dataset {train.name} of {agent.name} is not here: {train.jsonl_fpath}")
-    if kind.makes_tasks():
-        wanted = limit or PROCEDURE_LIMIT
-        _say(f"No input file: {agent.name} makes {wanted} tasks of its own (seed {options.seed})")
-        fields = environment_instance(config, agent).fields
-        return Procedure(agent.name, lambda: kind.tasks(fields, options.seed), wanted)
-    example = datasets.get("example")
-    if example is not None and (path := find_path(example.jsonl_fpath, working_dir=Path.cwd())):
-        return RowFile(_chosen(path, example), route, limit)
-    raise ConfigError(f"{agent.name} has no dataset here: give the tasks with +input_jsonl_fpath=…")
-
-
-def _chosen(path: Path, dataset: Dataset) -> Path:
-    _say(f"No input file: taking the dataset {dataset.name} ({dataset.type}), {path}")
-    return path
-
-
-def _existing(path: str) -> Path:
-    found = find_path(path, working_dir=Path.cwd())
-    if found is None or not found.is_file():
-        raise ConfigError(f"input_jsonl_fpath: there is no file {path}")
-    return found
-
-
-class _Route:
-    """Which agent plays a row, and what kind of task its environment reads."""
-
-    def __init__(self, config: Config[CollectOptions]) -> None:
-        self._config = config
-        self._known: dict[str | None, tuple[str, type[Task]]] = {}
-
-    def __call__(self, ref: AgentRef | None) -> tuple[str, type[Task]]:
-        name = ref.name if ref else self._config.options.agent_name
-        if name not in self._known:
-            agent = agent_instance(self._config, name)
-            environment = environment_instance(self._config, agent)
-            self._known[name] = agent.name, plugins.environment(environment.implementation).task_type
-        return self._known[name]
+def _as_tree(policy: Instance | None) -> dict[str, Any]:
+    return {policy.name: {policy.kind: {policy.implementation: policy.fields}}} if policy else {}
 
 
 def _refuse_incomplete(config: Config[CollectOptions], policy: Instance | None) -> None:
@@ -295,15 +226,19 @@ def _print(outcome: Outcome, options: CollectOptions) -> None:
     report, output = outcome.report, options.output_jsonl_fpath
     if outcome.held == outcome.planned:
         print(
-            f"Nothing to do: {output} holds all {outcome.held} rollouts. For more, raise the repeats "
+            f"Nothing to do: {output} holds all {counted(outcome.held, 'rollout')}. For more, raise the repeats "
             "(--repeats, +num_repeats) or add tasks."
         )
     if report.rollouts:
         print(msgspec.json.format(msgspec.json.encode(report.means()), indent=2).decode())
         print("\n".join(report.lines()))
-    print(f"Rollouts: {output} ({report.rollouts} rows); beside it {run_folder(Path(output))}/")
+    print(f"Rollouts: {output} ({counted(report.rollouts, 'row')}); beside it {run_folder(Path(output))}/")
     if report.failures:
         print(f"Why slots failed: {run_folder(Path(output))}/failures.ndjson; the same command tries them again")
     missing = outcome.planned - outcome.held
     if outcome.drained and missing:
-        print(f"Stopped early. The same command plays what is missing:\n  {shlex.join(sys.argv)}")
+        print(f"Stopped early; {_resume()}")
+
+
+def _resume() -> str:
+    return f"the same command plays what is missing:\n  {shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"

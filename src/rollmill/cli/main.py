@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 import rollmill
 from rollmill.cli import collect, models, show
-from rollmill.errors import CallerError, StoreError
-
-WRONG_CALLER = 2
-INTERRUPTED = 130
+from rollmill.cli.guard import guarded
 
 
 def main() -> None:
@@ -40,22 +35,3 @@ def _take_words(parser: argparse.ArgumentParser, arguments: argparse.Namespace, 
         parser.error(f"unknown argument {(flags or extra)[0]}; see rollmill COMMAND --help")
     if extra:
         arguments.words += extra
-
-
-def guarded(command: Callable[[], int]) -> int:
-    """Run a command: what the caller did wrong is one line and exit code 2, never a traceback."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    try:
-        return command()
-    except CallerError as error:
-        print(f"rollmill: {error}", file=sys.stderr)
-        return WRONG_CALLER
-    except StoreError as error:
-        print(f"rollmill: {error}; what was recorded before is safe", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone, `head` for example. Python would complain once more while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rollmill.config import files, overrides, secrets
+from rollmill.config import files as yaml_files
+from rollmill.config import overrides, secrets
 from rollmill.config.directives import apply_directives
 from rollmill.config.instances import KINDS, Instance, check_references, looks_like_instance, read_instance
 from rollmill.config.interpolation import resolve
@@ -77,17 +78,18 @@ def load(
     *,
     options: type[T],
     working_dir: Path | None = None,
+    files: Sequence[str] = (),
     initial: Mapping[str, Any] | None = None,
     models_given: bool = False,
 ) -> Config[T]:
     """Read what the command line's `words` ask for; `options` names the keys of this command.
 
-    `initial` lies under the command line and over the files. With `models_given` the command brings its own model, so
-    references to one need not be defined. Raises `ConfigError`.
+    `files` lie below those that the words name. `initial` lies under the command line and over the files. With
+    `models_given` the command brings its own model, so references to one need not be defined. Raises `ConfigError`.
     """
     names = [field.encode_name for field in fields(options)]
     raw, sources = _layered(
-        words, (working_dir or Path.cwd()).absolute(), plain(initial or {}), known={*names, *RESERVED}
+        words, (working_dir or Path.cwd()).absolute(), files, plain(initial or {}), known={*names, *RESERVED}
     )
     expanded = apply_directives(raw)
     _refuse_missing(expanded)
@@ -116,13 +118,15 @@ def masked_text(text: str, config: Config[Any]) -> str:
     return secrets.mask_text(text, set(secrets.secret_values(config.tree)))
 
 
-def _layered(words: Sequence[str], working_dir: Path, initial: Tree, known: set[str]) -> tuple[Tree, tuple[Path, ...]]:
+def _layered(
+    words: Sequence[str], working_dir: Path, lowest: Sequence[str], initial: Tree, *, known: set[str]
+) -> tuple[Tree, tuple[Path, ...]]:
     """All layers merged, nothing resolved yet, and the files that they came from."""
     asked = [overrides.parse(word) for word in words]
-    env_path = files.find_env(working_dir)
-    upper = merge(files.read(env_path) if env_path else {}, initial)
-    paths = files.listed_paths(overrides.apply(upper, asked))
-    read = files.read_all(paths, working_dir)
+    env_path = yaml_files.find_env(working_dir)
+    upper = merge(yaml_files.read(env_path) if env_path else {}, initial)
+    paths = [*lowest, *yaml_files.listed_paths(overrides.apply(upper, asked))]
+    read = yaml_files.read_all(paths, working_dir)
     tree: Tree = {}
     for layer in (*(layer for _, layer in read), upper):
         tree = merge(tree, layer)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import ModelError
+from rollmill.models.http import UNREADABLE
 from rollmill.types import (
     FunctionCall,
     FunctionCallOutput,
@@ -99,11 +100,17 @@ def _format(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _extra(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Per-request fields for the engine, which NeMo Gym's rows carry as JSON text in the metadata."""
-    extra: dict[str, Any] = decode(metadata["extra_body"]) if "extra_body" in metadata else {}
-    if "chat_template_kwargs" in metadata:
-        kwargs = {**extra.get("chat_template_kwargs", {}), **decode(metadata["chat_template_kwargs"])}
-        extra["chat_template_kwargs"] = kwargs
+    extra = _object(metadata, "extra_body")
+    if kwargs := _object(metadata, "chat_template_kwargs"):
+        extra["chat_template_kwargs"] = {**extra.get("chat_template_kwargs", {}), **kwargs}
     return extra
+
+
+def _object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
+    try:
+        return decode(metadata.get(key, "{}"), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ModelError("caller", f"the row's metadata.{key} is no JSON object: {error}") from None
 
 
 class _Turn:
@@ -170,7 +177,7 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
 def _part(part: dict[str, Any]) -> dict[str, Any]:
     match part.get("type"):
         case "input_text" | "output_text" | "text":
-            return {"type": "text", "text": part["text"]}
+            return {"type": "text", "text": part.get("text") or ""}
         case "input_image":
             image = {"url": part.get("image_url"), "detail": part.get("detail")}
             return {"type": "image_url", "image_url": {key: value for key, value in image.items() if value}}
@@ -247,7 +254,7 @@ _STOPS = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 def read_completion(body: bytes) -> Completion:
     try:
         completion = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ModelError("malformed", f"the answer is no chat completion: {error}") from None
     if not completion.choices:
         raise ModelError("malformed", "the answer has no choices")

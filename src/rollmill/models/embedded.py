@@ -60,7 +60,10 @@ class Embedded(VLLM):
         known = weights.CATALOG.get(model)
         self._template = _template(known.template) if known else None
         # The port is known once the server runs; until then the address is a placeholder that nothing is sent to.
-        super().__init__(model, "http://127.0.0.1:1/v1", self._key, token_ids=token_ids, deadlines=CallDeadlines())
+        url = "http://127.0.0.1:1/v1"
+        # Records say which model it was, and not where on a machine its file lies.
+        name = model if self._file == weights.kept(model) else self._file.name
+        super().__init__(name, url, self._key, token_ids=token_ids, deadlines=CallDeadlines())
         self.places: int = places
         self._server: Any = None
 
@@ -72,10 +75,9 @@ class Embedded(VLLM):
 
     async def __aexit__(self, *error: Any) -> None:
         await super().__aexit__(*error)
-        # Dropping the last reference ends the server's threads, which takes a moment.
-        server, self._server = self._server, None
-        await asyncio.to_thread(lambda held: held.clear(), [server])
-        del server
+        # Dropping the last reference ends the server's threads. It keeps the interpreter's lock meanwhile, so that a
+        # thread of our own would not help.
+        self._server = None
 
     async def check(self) -> None:
         """A model in this process is there or was refused when it was loaded."""

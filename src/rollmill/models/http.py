@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import os
 import re
 import time
@@ -21,7 +22,10 @@ from rollmill.errors import ConfigError, ModelError, ModelFault, describe
 
 CHECK_S = 4.0
 MAX_BODY = 64 * 2**20
+# What reading JSON that somebody else wrote can raise.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _REMEMBERED = 65_536
+_LONGEST_REST_S = 30.0
 
 
 class CallDeadlines(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,16 +45,29 @@ class Replica:
     """One base URL and how much is going on there."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_http(url):
             raise ConfigError(f"model URL {url!r}: expected http://HOST:PORT/v1 or https://HOST/v1")
         self.url = url.rstrip("/")
         self.root = self.url.removesuffix("/v1")
         self.running = 0
+        self._faults = 0
+        self._rests_until = 0.0
+
+    @property
+    def rests(self) -> bool:
+        return time.monotonic() < self._rests_until
+
+    def answered(self) -> None:
+        self._faults = 0
+
+    def failed(self) -> None:
+        """It could not be reached: let it rest, a while longer each time, or its idleness would attract everything."""
+        self._faults += 1
+        self._rests_until = time.monotonic() + min(_LONGEST_REST_S, 0.5 * 2**self._faults)
 
 
 class HttpClient:
-    """Posts JSON to the least loaded of its replicas; a conversation stays where it began."""
+    """Posts JSON to the least loaded of its replicas; a conversation stays where it began, while it can be reached."""
 
     def __init__(
         self,
@@ -66,6 +83,9 @@ class HttpClient:
             raise ConfigError("a model needs at least one base URL")
         self.replicas = [Replica(url) for url in urls]
         self._headers = {"Content-Type": "application/json", **(headers or {})}
+        for name, value in self._headers.items():
+            if not value.isprintable():
+                raise ConfigError(f"the header {name} holds a line break or the like: look at the end of the key")
         self._query = dict(query or {})
         self._secret = secret
         self._deadlines = deadlines
@@ -96,9 +116,15 @@ class HttpClient:
         replica = self._home(conversation)
         replica.running += 1
         try:
-            return await self._post((replica.root if root else replica.url) + path, body)
+            answer = await self._post((replica.root if root else replica.url) + path, body)
+        except ModelError as error:
+            if error.failure.kind == "transport":
+                replica.failed()
+            raise
         finally:
             replica.running -= 1
+        replica.answered()
+        return answer
 
     async def check(self, hint: str) -> None:
         """Raise `ConfigError` within five seconds if no replica can be reached, or if one refuses the key."""
@@ -112,7 +138,7 @@ class HttpClient:
         url = f"{replica.url}/models"
         try:
             async with asyncio.timeout(CHECK_S):
-                async with self._open.get(url, params=self._query) as answer:
+                async with self._open.get(url, params=self._query, allow_redirects=False) as answer:
                     if answer.status in (401, 403):
                         said = self._said(await answer.content.read(2000))
                         return f"the model at {replica.url} refuses the key ({answer.status}: {said})", True
@@ -127,8 +153,9 @@ class HttpClient:
         if len(self.replicas) == 1:
             return self.replicas[0]
         home = self._homes.get(conversation) if conversation else None
-        if home is None:
-            home = min(self.replicas, key=lambda replica: replica.running)
+        if home is None or home.rests:
+            awake = [replica for replica in self.replicas if not replica.rests] or self.replicas
+            home = min(awake, key=lambda replica: replica.running)
             if conversation:
                 self._homes[conversation] = home
                 if len(self._homes) > _REMEMBERED:
@@ -194,10 +221,29 @@ class HttpClient:
         try:
             error = msgspec.json.decode(content, type=dict[str, Any]).get("error", {})
             text = " ".join(str(error[key]) for key in ("message", "code") if error.get(key)) if error else text
-        except (msgspec.DecodeError, msgspec.ValidationError, AttributeError, TypeError, KeyError):
+        except (*UNREADABLE, AttributeError, TypeError):
             pass
         text = text.replace(self._secret, "***") if self._secret else text
         return " ".join(text.split())[:400] or "no message"
+
+
+class HttpModel:
+    """What the backends behind HTTP have in common: a name, a client, and its life."""
+
+    def __init__(self, name: str, client: HttpClient) -> None:
+        self.name = name
+        self.places: int | None = None
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._client.__aexit__(*error)
+
+    async def check(self) -> None:
+        await self._client.check("start it, or correct policy_base_url and policy_api_key")
 
 
 _OVERFLOW = re.compile(
@@ -209,12 +255,11 @@ _OVERFLOW = re.compile(
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait, from `retry-after-ms` or from `Retry-After` as seconds or a date."""
-    if milliseconds := headers.get("retry-after-ms"):
-        return _seconds(milliseconds, scale=1000)
-    value = headers.get("Retry-After")
-    if value is None:
-        return None
-    seconds = _seconds(value)
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("Retry-After", "")
+    seconds = _number(value)
     if seconds is not None:
         return seconds
     try:
@@ -223,15 +268,26 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _seconds(text: str, scale: float = 1.0) -> float | None:
+def _number(text: str) -> float | None:
     try:
-        return max(0.0, float(text) / scale)
+        number = float(text)
     except ValueError:
         return None
+    return max(0.0, number) if math.isfinite(number) else None
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # A port that is none is refused when it is read.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
+    # A fault of TLS has a number too, but of OpenSSL's.
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         number = error.os_error.errno
         return os.strerror(number) if number and number > 0 else str(error.os_error)
     return str(error) or describe(error)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import ModelError
 from rollmill.model import Conversation
-from rollmill.models.http import CallDeadlines, ContextOverflowError, HttpClient
+from rollmill.models.http import UNREADABLE, CallDeadlines, ContextOverflowError, HttpClient, HttpModel
 from rollmill.types import Item, Reply, Stop, Usage, encode, read_item
 
 
@@ -33,7 +32,7 @@ def make(fields: Fields) -> OpenAI:
     )
 
 
-class OpenAI:
+class OpenAI(HttpModel):
     """Posts conversations as they are: no item is encoded again, no field is translated."""
 
     def __init__(
@@ -47,30 +46,15 @@ class OpenAI:
         extra_body: Mapping[str, Any] | None = None,
         deadlines: CallDeadlines = CallDeadlines(),
     ) -> None:
-        self.name = model
-        self.places: int | None = None
-        self._fixed = {**(extra_body or {}), "model": model}
         bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = HttpClient(
-            base_url,
-            headers=bearer if headers is None else headers,
-            query=query,
-            secret=api_key,
-            deadlines=deadlines,
-        )
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        await self._client.__aexit__(*error)
-
-    async def check(self) -> None:
-        await self._client.check("start it, or correct policy_base_url and policy_api_key")
+        given = bearer if headers is None else headers
+        super().__init__(model, HttpClient(base_url, headers=given, query=query, secret=api_key, deadlines=deadlines))
+        self._extra = dict(extra_body or {})
 
     async def reply(self, conversation: Conversation) -> Reply:
-        body = {**conversation.params, **self._fixed, "input": [item.json for item in conversation.items]}
+        said = [item.json for item in conversation.items]
+        # What a row asks wins over what is set for all, but for the model's name.
+        body = {**self._extra, **conversation.params, "model": self.name, "input": said}
         try:
             answer = await self._client.post("/responses", encode(body), conversation=conversation.id)
         except ContextOverflowError:
@@ -113,10 +97,13 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 def read_response(body: bytes) -> Reply:
     """A Responses API object as a reply. What is no such object is a malformed answer."""
     try:
+        # A server may print its JSON over many lines, and items keep theirs: a record is one line.
+        if b"\n" in body or b"\r" in body:
+            body = msgspec.json.format(body, indent=-1)
         response = _response.decode(body)
         items = tuple(read_item(raw) for raw in response.output)
         fields = _fields.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ModelError("malformed", f"the answer is no Responses API object: {error}") from None
     if response.error is not None:
         raise _failed(response.error)
@@ -126,7 +113,12 @@ def read_response(body: bytes) -> Reply:
 
 def _failed(error: _Error) -> ModelError:
     detail = f"the model's provider reports: {error.message or error.code}"
-    return ModelError("rate_limit" if error.code == "rate_limit_exceeded" else "overload", detail)
+    match error.code:
+        case "rate_limit_exceeded":
+            return ModelError("rate_limit", detail)
+        case str(code) if code.startswith(("invalid_", "image_")):
+            return ModelError("caller", detail)
+    return ModelError("overload", detail)
 
 
 def _stop(incomplete: _Incomplete | None) -> Stop | None:

@@ -57,8 +57,12 @@ class Replay:
             return self
         if isinstance(self._model, AbstractAsyncContextManager):
             await self._stack.enter_async_context(self._model)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._stack.enter_context(self.path.open("ab"))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._stack.enter_context(self.path.open("ab"))
+        except OSError as error:
+            await self._stack.aclose()
+            raise ConfigError(f"recording {self.path}: cannot be written: {error.strerror}") from None
         return self
 
     async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -81,7 +85,8 @@ class Replay:
         if self._file is None:
             raise ConfigError("the recording is not open: enter it first (`async with model:`)")
         line = _Recorded(key, [item.json for item in reply.items], reply.usage, reply.stop, reply.fields)
-        self._file.write(encode(line) + b"\n")
+        # Formatted: an item may have been written over several lines, and here it has one.
+        self._file.write(msgspec.json.format(encode(line), indent=-1) + b"\n")
         self._file.flush()
 
     def _read(self) -> None:
@@ -89,12 +94,14 @@ class Replay:
             lines = self.path.read_bytes().splitlines()
         except OSError as error:
             raise ConfigError(f"recording {self.path}: cannot be read: {error.strerror}") from None
+        self._answers.clear()
+        self._asked.clear()
         for number, line in enumerate(lines, 1):
             try:
                 entry = msgspec.json.decode(line, type=_Recorded)
-            except msgspec.DecodeError as error:
+                items = tuple(read_item(raw) for raw in entry.items)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(f"recording {self.path}, line {number}: {error}") from None
-            items = tuple(read_item(raw) for raw in entry.items)
             self._answers[entry.request].append(Reply(items, entry.usage, entry.stop, entry.fields))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Struct
 
 from rollmill.errors import ModelError
 from rollmill.model import Conversation
 from rollmill.models import chat
-from rollmill.models.http import CallDeadlines, ContextOverflowError, HttpClient
+from rollmill.models.http import UNREADABLE, CallDeadlines, ContextOverflowError, HttpClient, HttpModel
 from rollmill.types import Reply, Stop, Tokens, decode, encode
 
 
@@ -41,7 +40,7 @@ def make(fields: Fields) -> VLLM:
     )
 
 
-class VLLM:
+class VLLM(HttpModel):
     """Turns conversations into chat completions, and with `token_ids` brings the engine's own tokens along."""
 
     def __init__(
@@ -56,31 +55,19 @@ class VLLM:
         extra_body: Mapping[str, Any] | None = None,
         deadlines: CallDeadlines = CallDeadlines(),
     ) -> None:
-        self.name = model
-        self.places: int | None = None
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        super().__init__(model, HttpClient(base_url, headers=headers, secret=api_key, deadlines=deadlines))
         self._dialect = chat.Dialect(think_tags=not reasoning_parser, tokens=token_ids, developer=developer_role)
         self._fixed = dict(extra_body or {})
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = HttpClient(base_url, headers=headers, secret=api_key, deadlines=deadlines)
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        await self._client.__aexit__(*error)
-
-    async def check(self) -> None:
-        await self._client.check("start it, or correct policy_base_url and policy_api_key")
 
     async def reply(self, conversation: Conversation) -> Reply:
         request = self._request(conversation)
         try:
             body = await self._client.post("/chat/completions", encode(request), conversation=conversation.id)
+            completion = chat.read_completion(body)
+            tokens = await self._tokens(completion, request, conversation.id) if self._dialect.tokens else None
         except ContextOverflowError:
             return Reply((), stop=Stop.CONTEXT)
-        completion = chat.read_completion(body)
-        tokens = await self._tokens(completion, request, conversation.id) if self._dialect.tokens else None
         return chat.to_reply(completion, tokens, self._dialect, self.name)
 
     def _request(self, conversation: Conversation) -> dict[str, Any]:
@@ -107,7 +94,10 @@ class VLLM:
         wanted = ("model", "messages", "tools", "chat_template_kwargs")
         body = encode({key: request[key] for key in wanted if key in request} | {"add_generation_prompt": True})
         answer = await self._client.post("/tokenize", body, conversation=conversation, root=True)
-        tokens: list[int] = decode(answer, type=_Tokenized).tokens
+        try:
+            tokens: list[int] = decode(answer, type=_Tokenized).tokens
+        except UNREADABLE as error:
+            raise ModelError("malformed", f"token ids were asked for: /tokenize answers without any: {error}") from None
         return tokens
 
 
@@ -118,8 +108,9 @@ class _Tokenized(Struct):
 def _token_id(token: str, id: int | None) -> int:
     if id is not None:
         return id
-    if token.startswith("token_id:"):
-        return int(token.removeprefix("token_id:"))
+    number = token.removeprefix("token_id:")
+    if number != token and number.isdecimal():
+        return int(number)
     raise ModelError("malformed", f"token ids were asked for, but the server answers with text such as {token!r}")
 
 

@@ -50,9 +50,11 @@ class Journal:
     def close(self) -> None:
         if self._file >= 0:
             os.fsync(self._file)
-            self._leave_nothing_empty()
+            if os.fstat(self._file).st_size == 0:
+                self.path.unlink()
             os.close(self._file)
         if self._lock >= 0:
+            self._leave_no_empty_folder()
             os.close(self._lock)
         self._file = self._lock = -1
 
@@ -75,30 +77,30 @@ class Journal:
                     if line.strip():
                         self.foreign.append(number)
 
-    def _leave_nothing_empty(self) -> None:
+    def _leave_no_empty_folder(self) -> None:
         """A run that was refused before its first rollout leaves no trace."""
         lock = self.folder / "lock"
-        if os.fstat(self._file).st_size == 0 and list(self.folder.iterdir()) == [lock]:
-            self.path.unlink()
+        if not self.path.is_file() and list(self.folder.iterdir()) == [lock]:
             lock.unlink()
             self.folder.rmdir()
 
     def _take_lock(self) -> None:
         # The kernel drops the lock of a process that dies, however it dies.
-        lock = self.folder / "lock"
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        path = self.folder / "lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not lock.exists() or lock.stat().st_ino != os.fstat(self._lock).st_ino:
-                # An earlier owner removed the file between our opening and locking it.
-                raise BlockingIOError
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # An earlier owner may have removed the file after it was opened here.
+            mine = path.exists() and path.stat().st_ino == os.fstat(lock).st_ino
         except BlockingIOError:
-            owner = os.pread(self._lock, 200, 0).decode("utf-8", "replace").strip()
-            raise ConfigError(
-                f"output {self.path} is being written by another run ({owner}): wait for it or stop it"
-            ) from None
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            mine = False
+        if not mine:
+            owner = os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
+            os.close(lock)
+            raise ConfigError(f"output {self.path} is being written by another run ({owner}): wait for it or stop it")
+        self._lock = lock
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _cut_torn_line(self) -> None:
         """A process that died while writing leaves half a line; its slot is owed again."""

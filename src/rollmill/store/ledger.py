@@ -9,13 +9,17 @@ from rollmill.types import Slot
 
 
 class Ledger:
-    """Read from the journal, kept up while it grows. A task keeps one index for ever; a new task gets the next."""
+    """Read from the journal, kept up while it grows. A task keeps one index for ever; a new task gets the next free.
+
+    After a crash the tasks that were running are new once more: taken in input order, they get the indices they had.
+    """
 
     def __init__(self) -> None:
         self._done: set[str] = set()
         self._index: dict[str, int] = {}
+        self._used: set[int] = set()
+        self._free = 0
         self._taken: set[tuple[int, int]] = set()
-        self._next = 0
         self.doubled = 0
 
     def add(self, summary: Summary) -> bool:
@@ -26,8 +30,7 @@ class Ledger:
             return False
         self._done.add(slot.key)
         self._taken.add((slot.task_index, slot.rollout_index))
-        self._index.setdefault(slot.task, slot.task_index)
-        self._next = max(self._next, slot.task_index + 1)
+        self._place(slot.task, slot.task_index)
         return True
 
     def holds(self, slot: Slot) -> bool:
@@ -35,9 +38,8 @@ class Ledger:
 
     def indexed(self, slot: Slot, repeats: int, given: int | None = None) -> Slot:
         """The slot with the indices that it has in this output, before it is played and for ever after."""
-        task = self._index.get(slot.task, self._next) if given is None else given
-        self._index.setdefault(slot.task, task)
-        self._next = max(self._next, task + 1)
+        task = self._index.get(slot.task, self._next_free()) if given is None else given
+        self._place(slot.task, task)
         # A task that stands in the input twice is played twice as often, under one index.
         number = slot.occurrence * repeats + slot.repeat
         if not self.holds(slot):
@@ -45,3 +47,12 @@ class Ledger:
                 number += 1
             self._taken.add((task, number))
         return msgspec.structs.replace(slot, task_index=task, rollout_index=number)
+
+    def _next_free(self) -> int:
+        while self._free in self._used:
+            self._free += 1
+        return self._free
+
+    def _place(self, task: str, index: int) -> None:
+        self._index.setdefault(task, index)
+        self._used.add(index)

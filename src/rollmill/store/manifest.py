@@ -25,6 +25,10 @@ class Identity(Struct, frozen=True):
     sampling: dict[str, Any]
     environment: str
     version: str
+    environment_config: dict[str, Any] = {}
+    agent_config: dict[str, Any] = {}
+    other_models: dict[str, str] = {}
+    """The models that the environment uses itself, a judge for example."""
 
 
 class Manifest(Struct, frozen=True):

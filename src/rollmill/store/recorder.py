@@ -10,7 +10,7 @@ from typing import Self
 
 from rollmill.errors import StoreError
 from rollmill.store.journal import Journal
-from rollmill.store.schema import write_row
+from rollmill.store.schema import one_line, write_row
 from rollmill.types import Rollout, encode
 
 
@@ -24,11 +24,11 @@ class Recorder:
         self._file = -1
 
     def __enter__(self) -> Self:
-        self._file = os.open(self._failures, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
     async def record(self, rollout: Rollout) -> None:
         if rollout.failure is None:
@@ -49,6 +49,8 @@ class Recorder:
             "response": rollout.response.wire(),
         }
         try:
-            os.write(self._file, encode(line) + b"\n")
+            if self._file < 0:
+                self._file = os.open(self._failures, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.write(self._file, one_line(encode(line)) + b"\n")
         except OSError as error:
             raise StoreError(f"{self._failures}: cannot append: {error.strerror}") from error

@@ -124,7 +124,12 @@ def write_row(rollout: Rollout, run: str) -> bytes:
     row["_ng_task_index"] = slot.task_index
     row["_ng_rollout_index"] = slot.rollout_index
     row["rollmill"] = block
-    return encode(row)
+    return one_line(encode(row))
+
+
+def one_line(json: bytes) -> bytes:
+    """JSON without line breaks: what was passed through untouched may have been written over several lines."""
+    return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
 class _Details(Struct, frozen=True):

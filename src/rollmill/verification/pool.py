@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -91,8 +92,13 @@ class RewardPool:
     async def _load(self, process: Process, part: RewardPart, job: Job) -> None:
         if part in self._loaded[process]:
             return
-        async with asyncio.timeout(_LOAD_S):
-            answer = await _ask(process, msgspec.structs.replace(job, only_load=True))
+        try:
+            async with asyncio.timeout(_LOAD_S):
+                answer = await _ask(process, msgspec.structs.replace(job, only_load=True))
+        except TimeoutError:
+            await self._kill(process)
+            detail = f"{part.name}: its file took longer than {_LOAD_S:g} s to import"
+            raise RolloutError(Failure("verifier", "timeout", detail)) from None
         if answer.error is not None:
             raise RolloutError(Failure("verifier", "error", f"{part.name}: {answer.error}"))
         self._loaded[process].add(part)
@@ -102,7 +108,9 @@ class RewardPool:
             return None
         self._loaded.pop(process, None)
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            # It may have ended a moment ago.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         return await process.wait()
 
 
@@ -130,6 +138,10 @@ def _job(part: RewardPart, task: Task, trajectory: Trajectory, snapshot: Any) ->
         task=Raw(encode(task.fields)),
         prompt=[item.json for item in trajectory.prompt],
         items=[item.json for item in trajectory.items],
+        usage=trajectory.usage,
+        turns=trajectory.turns,
+        tool_calls=trajectory.tool_calls,
         snapshot=snapshot,
+        timeout_s=part.timeout_s,
         path=sys.path,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from rollmill.environment import Environment
-from rollmill.types import Task, Trajectory, decode, encode, read_item, read_task
+from rollmill.errors import describe
+from rollmill.types import Task, Trajectory, Usage, decode, encode, number, read_item, read_task
 
 IN_WORKER = "ROLLMILL_REWARD_WORKER"
 """Set in the environment of such a process."""
+_GRACE_S = 2.0
 
 
 class Job(Struct):
@@ -31,7 +34,11 @@ class Job(Struct):
     task: Raw
     prompt: list[Raw]
     items: list[Raw]
+    usage: Usage
+    turns: int
+    tool_calls: int
     snapshot: Any
+    timeout_s: float
     path: list[str]
     only_load: bool = False
 
@@ -54,12 +61,12 @@ class Worker:
                 return Answer()
             trajectory = Trajectory([read_item(raw) for raw in job.prompt])
             trajectory.items = [read_item(raw) for raw in job.items]
-            value = function(read_task(bytes(job.task), kind), trajectory, job.snapshot)
+            trajectory.usage, trajectory.turns, trajectory.tool_calls = job.usage, job.turns, job.tool_calls
+            with _outliving(job.timeout_s):
+                value = function(read_task(bytes(job.task), kind), trajectory, job.snapshot)
+            return Answer(value=number(job.reward, value))
         except Exception as error:  # noqa: BLE001
-            return Answer(error=traceback.format_exception_only(error)[-1].strip())
-        if not isinstance(value, int | float):
-            return Answer(error=f"returned {type(value).__name__}; a reward is a number or a truth value")
-        return Answer(value=float(value))
+            return Answer(error=describe(error))
 
     def _find(self, job: Job) -> tuple[Callable[..., Any], type[Task]]:
         key = (job.module, job.environment, job.reward)
@@ -74,8 +81,17 @@ class Worker:
         return self._found[key]
 
 
+def _importable(name: str, file: str | None) -> bool:
+    """Whether a name means the same file here: `tests.x` may be somebody else's."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin == file
+
+
 def _module(name: str, file: str | None) -> ModuleType:
-    if name != "__main__" and name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]):
+    if name != "__main__" and name not in sys.modules and _importable(name, file):
         return importlib.import_module(name)
     # A script, or a file named on the command line: loaded under its own name, so that its main part does not run.
     alias = name if name != "__main__" else f"rollmill_main_{Path(file or '').stem}"
@@ -92,13 +108,25 @@ def _module(name: str, file: str | None) -> ModuleType:
     return sys.modules[alias]
 
 
+@contextmanager
+def _outliving(seconds: float) -> Iterator[None]:
+    """The pool kills what misses its deadline. Where the pool was killed itself, the kernel does, a little later."""
+    signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def main() -> None:
-    # Answers leave by a descriptor of their own: what a reward prints must not be read as one.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    with Path(os.devnull).open("wb") as nowhere:
+    # Jobs and answers have descriptors of their own: what a reward prints must not be read as an answer, and what it
+    # starts must not read the next job.
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    with Path(os.devnull).open("r+b") as nowhere:
+        os.dup2(nowhere.fileno(), 0)
         os.dup2(nowhere.fileno(), 1)
     worker = Worker()
-    for line in sys.stdin.buffer:
+    for line in jobs:
         answers.write(encode(worker.run(decode(line, type=Job))) + b"\n")
 
 

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,11 +24,12 @@ class Arithmetic(rm.Environment[Sum]):
     """Nothing to act on: the last number of the final answer is right, or it is not."""
 
     verification = "stateless"
-    domain: ClassVar[str] = "math"
+    domain = "math"
 
     @classmethod
     def tasks(cls, config: Mapping[str, Any], seed: int) -> Iterator[Sum]:
-        return iter(rm.from_rows(_rows(_recipe(config), random.Random(seed)), Sum))
+        recipe = _recipe(config)
+        return iter(rm.from_rows(lambda: _rows(recipe, random.Random(seed)), Sum))
 
     @rm.reward
     def correct(self) -> bool:
@@ -39,7 +40,7 @@ class Arithmetic(rm.Environment[Sum]):
         return _NUMBER.search(self.trajectory.answer) is not None
 
 
-class _Recipe(Struct, frozen=True):
+class _Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     largest: Annotated[int, Meta(ge=1, le=99)] = 20
     operations: Annotated[tuple[Literal["+", "-"], ...], Meta(min_length=1)] = ("+", "-")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -10,9 +10,6 @@ import rollmill as rm
 
 # The model is told the limit, and a call that breaks it is answered without reaching the shelf.
 Count = Annotated[int, Meta(ge=1)]
-_REFUSED = "not enough "
-# How every environment answers an unknown tool and wrong arguments.
-_INVALID = '{"error":'
 
 
 class Order(rm.Task):
@@ -26,7 +23,7 @@ class Shop(rm.Environment[Order]):
     """Items move between the shelf and the cart, and none appears or is lost."""
 
     verification = "replay"
-    domain: ClassVar[str] = "agent"
+    domain = "agent"
 
     async def setup(self) -> None:
         self.stock = dict(self.task.stock)
@@ -44,7 +41,7 @@ class Shop(rm.Environment[Order]):
 
     def _move(self, item: str, count: int, source: dict[str, int], target: dict[str, int]) -> str:
         if source.get(item, 0) < count:
-            return f"{_REFUSED}{item}"
+            raise rm.ToolError(f"not enough {item}")
         source[item] -= count
         if not source[item]:
             del source[item]
@@ -66,4 +63,4 @@ class Shop(rm.Environment[Order]):
 
 
 def _failed(item: rm.Item) -> bool:
-    return isinstance(item, rm.FunctionCallOutput) and item.text.startswith((_REFUSED, _INVALID))
+    return isinstance(item, rm.FunctionCallOutput) and item.status == "incomplete"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 import rollmill as rm
 
@@ -20,7 +19,7 @@ class SimpleWeather(rm.Environment[Forecast]):
     """Ask the tool, then tell the user what it said."""
 
     verification = "replay"
-    domain: ClassVar[str] = "agent"
+    domain = "agent"
 
     async def setup(self) -> None:
         self.fetched: set[str] = set()

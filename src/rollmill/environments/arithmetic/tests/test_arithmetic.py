@@ -9,6 +9,7 @@ import pytest
 import rollmill as rm
 from rollmill.environments.arithmetic import Arithmetic
 from rollmill.environments.arithmetic.environment import Sum, result
+from rollmill.testing import check_environment
 
 EXAMPLES = rm.from_jsonl(Path(__file__).parents[1] / "data" / "example.jsonl", Sum)
 
@@ -21,7 +22,7 @@ async def test_a_right_answer_earns_one_and_verifies_again_from_the_row() -> Non
     for task in EXAMPLES:
         rollout = await rm.play(task, Arithmetic, rm.ToolAgent(), rm.Scripted(f"The result is {task.answer}."))
         assert rollout.reward == rm.Reward(1.0, {"correct": 1.0}, {"answered": 1.0})
-        assert await rm.verify_again(rollout.task, rollout.response.output, Arithmetic) == rollout.reward
+        assert await rm.verify_again(rollout, Arithmetic) == rollout.reward
 
 
 @pytest.mark.parametrize(("said", "answered"), [("It is 41.", 1.0), ("No idea.", 0.0), ("", 0.0)])
@@ -99,7 +100,9 @@ def test_config_says_how_large_and_which_operations() -> None:
     assert all("-" in task.prompt[0].text for task in made(20, operations=["-"]))
 
 
-@pytest.mark.parametrize("config", [{"largest": 0}, {"largest": 100}, {"operations": []}, {"operations": ["*"]}])
+@pytest.mark.parametrize(
+    "config", [{"largest": 0}, {"largest": 100}, {"operations": []}, {"operations": ["*"]}, {"larges": 5}]
+)
 def test_a_wrong_config_is_refused_at_once(config: dict[str, object]) -> None:
     with pytest.raises(rm.ConfigError, match="arithmetic: "):
         Arithmetic.tasks(config, 0)
@@ -109,3 +112,9 @@ def test_a_row_has_content_only() -> None:
     (task,) = made(1)
     assert set(task.fields) == {"responses_create_params", "answer"}
     assert set(json.loads(bytes(task.responses_create_params))) == {"input", "max_output_tokens"}
+
+
+async def test_it_keeps_the_contract_of_an_environment() -> None:
+    await check_environment(
+        Arithmetic, EXAMPLES, gold=lambda task: [str(task.answer)], wrong=lambda task: [[str(task.answer + 1)]]
+    )

@@ -6,7 +6,9 @@ import pytest
 
 import rollmill as rm
 from rollmill.environments.mcqa import MCQA
-from rollmill.environments.mcqa.environment import MODES, Question, Searcher
+from rollmill.environments.mcqa.environment import Question
+from rollmill.environments.mcqa.grading import MODES
+from rollmill.testing import check_environment
 from rollmill.types import Part
 
 EXAMPLES = rm.from_jsonl(Path(__file__).parents[1] / "data" / "example.jsonl", Question)
@@ -36,7 +38,7 @@ async def test_a_right_answer_earns_one_and_verifies_again_from_the_row() -> Non
     for task in EXAMPLES:
         rollout = await play(task, rf"That is clear: \boxed{{{task.expected_answer}}}")
         assert rollout.reward == rm.Reward(1.0, {}, {"answered": 1.0}, {"extracted_answer": task.expected_answer})
-        assert await rm.verify_again(rollout.task, rollout.response.output, MCQA) == rollout.reward
+        assert await rm.verify_again(rollout, MCQA) == rollout.reward
 
 
 async def test_every_other_letter_earns_nothing() -> None:
@@ -44,7 +46,7 @@ async def test_every_other_letter_earns_nothing() -> None:
         for letter in {letter for option in task.options for letter in option} - {task.expected_answer}:
             rollout = await play(task, rf"\boxed{{{letter}}}")
             assert rollout.reward.value == 0
-            assert await rm.verify_again(rollout.task, rollout.response.output, MCQA) == rollout.reward
+            assert await rm.verify_again(rollout, MCQA) == rollout.reward
 
 
 BOXED = [
@@ -307,26 +309,6 @@ async def test_an_output_regex_sees_the_end_of_a_long_answer() -> None:
     assert await extracted(task, "I pick A. " + "Let me think. " * 70_000) is None
 
 
-async def test_one_process_searches_for_all_rollouts_of_a_worker() -> None:
-    async with MCQA.shared({}) as searcher:
-        task = capital(template_metadata={"output_regex": PICKED})
-        rollout = await rm.play(
-            task, lambda task: MCQA(task, shared=searcher), rm.ToolAgent(), rm.Scripted("I pick: B")
-        )
-        assert rollout.reward.value == 1
-        assert await searcher.last(r"(a+)+b", "a" * 100) is None
-        assert await searcher.last(r"\w+", "goes on") == "on"
-
-
-async def test_a_searcher_that_died_says_so_and_is_started_again() -> None:
-    async with Searcher() as searcher:
-        assert await searcher.last("a", "a") == "a"
-        searcher._process.kill()
-        with pytest.raises((RuntimeError, ConnectionError)):
-            await searcher.last("a", "a")
-        assert await searcher.last("a", "a") == "a"
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "text",
@@ -395,3 +377,13 @@ async def test_an_unknown_grading_mode_is_refused_with_a_suggestion() -> None:
 async def test_a_row_that_cannot_be_graded_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(rm.ConfigError, match=message):
         await play(capital(**fields), "B")
+
+
+async def test_it_keeps_the_contract_of_an_environment() -> None:
+    everything = "".join(rf"\boxed{{{letter}}}" for letter in "ABCDEFG")
+    await check_environment(
+        MCQA,
+        EXAMPLES,
+        gold=lambda task: [rf"\boxed{{{task.expected_answer}}}"],
+        wrong=lambda task: [[task.expected_answer], [everything], [rf"\boxed{{A {task.expected_answer}}}"]],
+    )

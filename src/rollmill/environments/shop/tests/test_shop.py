@@ -7,6 +7,7 @@ import pytest
 import rollmill as rm
 from rollmill.environments.shop import Shop
 from rollmill.environments.shop.environment import Order
+from rollmill.testing import check_environment
 
 EXAMPLES = rm.from_jsonl(Path(__file__).parents[1] / "data" / "example.jsonl", Order)
 TWO_APPLES = Order.of("Two apples, please.", stock={"apple": 3, "pear": 1}, want={"apple": 2})
@@ -24,14 +25,17 @@ def put_back(call_id: str = "call_2", **arguments: object) -> rm.FunctionCall:
     return rm.call("put_back", call_id, **arguments)
 
 
+def fill(task: Order) -> list[rm.FunctionCall]:
+    return [take(f"call_{n}", item=item, count=count) for n, (item, count) in enumerate(task.want.items())]
+
+
 async def test_the_right_cart_earns_full_marks_and_verifies_again_by_replay() -> None:
     for task in EXAMPLES:
-        calls = [take(f"call_{n}", item=item, count=count) for n, (item, count) in enumerate(task.want.items())]
-        rollout = await play(calls, task=task)
+        rollout = await play(fill(task), task=task)
         assert rollout.reward.value == pytest.approx(1.2)
         assert rollout.reward.parts == {"right_cart": 1.0, "no_waste": 0.2}
         assert rollout.reward.metrics == {"items_taken": float(sum(task.want.values()))}
-        assert await rm.verify_again(rollout.task, rollout.response.output, Shop) == rollout.reward
+        assert await rm.verify_again(rollout, Shop) == rollout.reward
 
 
 async def test_what_was_taken_too_much_can_be_put_back() -> None:
@@ -65,7 +69,7 @@ async def test_a_failed_call_changes_nothing_and_costs_the_smaller_part(failing:
     rollout = await play(failing, take("call_9", item="apple", count=2))
     assert answer in rollout.response.output[1].text
     assert rollout.reward.parts == {"right_cart": 1.0, "no_waste": 0.0}
-    assert await rm.verify_again(rollout.task, rollout.response.output, Shop) == rollout.reward
+    assert await rm.verify_again(rollout, Shop) == rollout.reward
 
 
 @pytest.mark.parametrize(
@@ -94,3 +98,13 @@ async def test_the_rows_carry_no_tools_and_are_asked_with_those_of_the_shop() ->
         offered = rollout.task["responses_create_params"]["tools"]
         assert [tool["name"] for tool in offered] == ["take", "put_back"]
         assert offered[0]["parameters"]["properties"]["count"] == {"type": "integer", "minimum": 1, "default": 1}
+
+
+async def test_it_keeps_the_contract_of_an_environment() -> None:
+    await check_environment(
+        Shop,
+        EXAMPLES,
+        full=1.2,
+        gold=lambda task: [fill(task), "Done."],
+        wrong=lambda task: [["Done."], [fill(task), fill(task), "Done."], [take(item="gold"), fill(task), "Done."]],
+    )

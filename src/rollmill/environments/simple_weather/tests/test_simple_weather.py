@@ -7,6 +7,7 @@ import pytest
 import rollmill as rm
 from rollmill.environments.simple_weather import SimpleWeather
 from rollmill.environments.simple_weather.environment import Forecast
+from rollmill.testing import check_environment
 
 EXAMPLES = rm.from_jsonl(Path(__file__).parents[1] / "data" / "example.jsonl", Forecast)
 WEATHER = {"Oslo": "snowy", "Lisbon": "sunny", "Dublin": "light rain"}
@@ -29,7 +30,7 @@ async def test_asking_and_telling_earns_one_and_verifies_again_by_replay() -> No
     for task in EXAMPLES:
         rollout = await play(ask(task.city), f"The weather in {task.city} is {task.expected}.", task=task)
         assert rollout.reward == rm.Reward(1.0, {"answered": 1.0}, {"tool_calls": 1.0})
-        assert await rm.verify_again(rollout.task, rollout.response.output, SimpleWeather) == rollout.reward
+        assert await rm.verify_again(rollout, SimpleWeather) == rollout.reward
 
 
 @pytest.mark.parametrize("city", ["Oslo", "oslo", " OSLO "])
@@ -71,7 +72,7 @@ async def test_part_of_the_weather_may_be_what_is_expected() -> None:
 async def test_a_guess_a_hedge_and_a_wrong_word_earn_nothing(lines: list[object]) -> None:
     rollout = await play(*lines)
     assert rollout.reward.value == 0
-    assert await rm.verify_again(rollout.task, rollout.response.output, SimpleWeather) == rollout.reward
+    assert await rm.verify_again(rollout, SimpleWeather) == rollout.reward
 
 
 async def test_what_the_worked_examples_called_counts_for_nothing() -> None:
@@ -90,3 +91,12 @@ def test_the_rows_carry_the_tool_as_the_environment_offers_it() -> None:
 async def test_a_row_that_no_answer_can_satisfy_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(rm.ConfigError, match="simple_weather: `expected` is"):
         await play("Hello.", task=oslo(**fields))
+
+
+async def test_it_keeps_the_contract_of_an_environment() -> None:
+    await check_environment(
+        SimpleWeather,
+        EXAMPLES,
+        gold=lambda task: [ask(task.city), f"It is {task.expected}."],
+        wrong=lambda task: [[f"It is {task.expected}."], [ask(task.city), " and ".join(task.weather.values())]],
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -30,8 +31,13 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
+            # On a terminal that does not know its size the bar would be empty.
+            size = os.get_terminal_size(self._stream.fileno())
+            width: dict[str, Any] = (
+                {"dynamic_ncols": True} if min(size) > 0 else {"ncols": size.columns or 100, "nrows": 20}
+            )
             self._bar = tqdm(
-                desc=TITLE, total=self._total, initial=self._held, file=self._stream, dynamic_ncols=True, smoothing=0.1
+                desc=TITLE, total=self._total, initial=self._held, file=self._stream, smoothing=0.1, **width
             )
         return self
 

@@ -10,6 +10,7 @@ from rollmill.quality.stats import Groups, Running
 from rollmill.store.schema import Summary
 from rollmill.types import Rollout
 
+COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
 STAGES = ("model", "tools", "verify")
 
 
@@ -18,6 +19,7 @@ class Report:
 
     def __init__(self) -> None:
         self.numbers: dict[str, Running] = {}
+        self.counts: dict[str, Running] = {}
         self.groups = Groups()
         self.seconds: dict[str, Running] = {}
         self.failures: Counter[str] = Counter()
@@ -32,14 +34,10 @@ class Report:
         if rollout.reward is None:
             return
         usage = rollout.response.usage
-        counts = {
-            "turns": rollout.turns,
-            "tool_calls": rollout.tool_calls,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-        }
-        numbers = {"reward": rollout.reward.value, **rollout.reward.parts, **rollout.reward.metrics, **counts}
-        self._add(rollout.slot.task_index, numbers, rollout.seconds, rollout.stop)
+        reward = rollout.reward
+        self._add(rollout.slot.task_index, reward.value, {**reward.parts, **reward.metrics})
+        self._count(rollout.turns, rollout.tool_calls, usage.input_tokens, usage.output_tokens)
+        self._end(rollout.stop, rollout.seconds)
 
     def retrying(self, rollout: Rollout, wait_s: float) -> None:
         self.retries += 1
@@ -47,22 +45,23 @@ class Report:
     def stored(self, row: Summary) -> None:
         """Count a rollout that was there before."""
         block = row.rollmill
-        counts = {
-            "turns": block.turns,
-            "tool_calls": block.tool_calls,
-            "input_tokens": row.usage.input_tokens,
-            "output_tokens": row.usage.output_tokens,
-        }
-        numbers = {"reward": row.reward, **row.reward_components, **block.metrics, **counts}
-        self._add(row.task_index, numbers, block.seconds, block.stop)
+        self._add(row.task_index, row.reward, {**row.reward_components, **block.metrics})
+        self._count(block.turns, block.tool_calls, row.usage.input_tokens, row.usage.output_tokens)
+        self._end(block.stop, block.seconds)
 
-    def _add(self, task: int, numbers: Mapping[str, float], seconds: Mapping[str, float], stop: str) -> None:
-        for name, value in numbers.items():
+    def _add(self, task: int, reward: float, named: Mapping[str, float]) -> None:
+        self.groups.add(task, reward)
+        for name, value in {"reward": reward, **named}.items():
             self.numbers.setdefault(name, Running()).add(value)
+
+    def _count(self, *counts: int) -> None:
+        for name, value in zip(COUNTS, counts, strict=True):
+            self.counts.setdefault(name, Running()).add(value)
+
+    def _end(self, stop: str, seconds: Mapping[str, float]) -> None:
+        self.stops[str(stop)] += 1
         for stage, spent in seconds.items():
             self.seconds.setdefault(stage, Running()).add(spent)
-        self.groups.add(task, numbers["reward"])
-        self.stops[str(stop)] += 1
 
     # What it came to.
 
@@ -72,7 +71,8 @@ class Report:
 
     def means(self) -> dict[str, float]:
         """The mean of every numeric field, as NeMo Gym shows them after a collection."""
-        return {name: round(running.mean, 6) for name, running in self.numbers.items()}
+        # An environment's own metric has its name for itself.
+        return {name: round(running.mean, 6) for name, running in (self.numbers | self._free_counts()).items()}
 
     def metrics(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -83,7 +83,7 @@ class Report:
             "pass": {f"pass@{k}": {"value": value, "tasks": tasks} for k, value, tasks in self._passes()},
             "rollouts": self.rollouts,
             "tasks": len(self.groups),
-            "failed": sum(self.failures.values()),
+            "failed": self.failures.total(),
             "failures": dict(self.failures),
             "retries": self.retries,
             "stops": dict(self.stops),
@@ -95,21 +95,24 @@ class Report:
         """The same, for people."""
         interval = self.groups.interval()
         spread = "" if interval.half_width is None else f" ± {interval.half_width:.3f} (95 %, clustered by task)"
-        size = f"{_counted(self.rollouts, 'rollout')} of {_counted(len(self.groups), 'task')}"
+        size = f"{counted(self.rollouts, 'rollout')} of {counted(len(self.groups), 'task')}"
         lines = [f"reward    {interval.mean:.3f}{spread}, {size}"]
         if passes := self._passes():
-            chances = ", ".join(
-                f"pass@{k} {100 * value:.1f} % of {_counted(tasks, 'task')}" for k, value, tasks in passes
-            )
-            lines.append(f"passed    {chances} with that many rollouts (a reward of at least 1)")
+            # Where every task has as many rollouts, one count of tasks serves all.
+            same = len({tasks for _, _, tasks in passes}) == 1
+            chances = (f"pass@{k} {100 * value:.1f} %{'' if same else f' of {tasks}'}" for k, value, tasks in passes)
+            lines.append(f"passed    {', '.join(chances)} (a reward of at least 1)")
         tokens = f"{self._total('input_tokens'):,} in, {self._total('output_tokens'):,} out"
         lines.append(f"tokens    {tokens}")
         if shares := self._shares():
             lines.append(f"time      {shares}")
         if self.failures:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
-            lines.append(f"failed    {sum(self.failures.values())} slots without a reward: {kinds}")
+            lines.append(f"failed    {counted(self.failures.total(), 'slot')} without a reward: {kinds}")
         return lines
+
+    def _free_counts(self) -> dict[str, Running]:
+        return {name: running for name, running in self.counts.items() if name not in self.numbers}
 
     def _passes(self) -> list[tuple[int, float, int]]:
         """pass@k for k = 1 and for every power of two up to the commonest group size; none where groups are single."""
@@ -130,7 +133,7 @@ class Report:
         return f"{shares} of {mean:.2f} s a rollout" if shares else ""
 
     def _total(self, name: str) -> int:
-        running = self.numbers.get(name)
+        running = self.counts.get(name)
         return round(running.mean * running.count) if running else 0
 
     def _std(self, name: str) -> float:
@@ -138,5 +141,5 @@ class Report:
         return running.deviation if running else 0.0
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from rollmill.collect.collector import Collector
-from rollmill.collect.options import CollectOptions
-from rollmill.collect.plan import Plan
-from rollmill.collect.progress import Progress
-from rollmill.collect.report import Report
-from rollmill.collect.retry import RetryPolicy
-from rollmill.collect.source import Source, Survey
-from rollmill.collect.worker import Worker
+from rollmill.collection.collector import Collector
+from rollmill.collection.options import CollectOptions
+from rollmill.collection.plan import Plan
+from rollmill.collection.progress import Progress
+from rollmill.collection.report import Report, counted
+from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.source import Source, Survey
+from rollmill.collection.worker import Worker
 from rollmill.store.journal import Journal
 from rollmill.store.ledger import Ledger
 from rollmill.store.manifest import Identity, begin, refuse_change, write_whole
@@ -114,6 +114,7 @@ def _say_of(journal: Journal, ledger: Ledger, say: Callable[[str], None]) -> Non
     if journal.torn_bytes:
         say(f"{journal.path}: its last line was torn by a crash ({journal.torn_bytes} bytes, kept in {journal.folder})")
     if journal.foreign:
-        say(f"{journal.path}: {len(journal.foreign)} lines are no rollouts of ours (first: {journal.foreign[0]}); left")
+        lines = counted(len(journal.foreign), "line")
+        say(f"{journal.path}: {lines} of another origin, the first is line {journal.foreign[0]}; they stay, uncounted")
     if ledger.doubled:
-        say(f"{journal.path}: {ledger.doubled} rows repeat a slot that is there already; they count once")
+        say(f"{journal.path}: {counted(ledger.doubled, 'row')} too many for slots that have one already; uncounted")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rollmill.collect.source import Planned
-from rollmill.collect.worker import Job
+from rollmill.collection.source import Planned
+from rollmill.collection.worker import Job
 from rollmill.store.ledger import Ledger
 from rollmill.types import Slot, Task
 

@@ -18,9 +18,9 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     """The agent for rows that name none in `agent_ref`."""
     input_jsonl_fpath: str | None = None
     """The tasks, one JSON row a line. Without it the agent's own `datasets` serve."""
-    output_jsonl_fpath: str
+    output_jsonl_fpath: Annotated[str, Meta(min_length=1)]
     """Where the rollouts go, one JSON row a line. What is there already is kept, and not played again."""
-    limit: int | None = None
+    limit: Annotated[int, Meta(ge=0)] | None = None
     """Take only the first so many tasks; 0 or null takes all."""
     num_repeats: Count | dict[str, Count] | None = 1
     """How often each task is played: a number, or a number by agent with `_default` for the others."""

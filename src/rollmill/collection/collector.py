@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from rollmill.collect.retry import RetryPolicy
-from rollmill.collect.worker import Job, Worker
+from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.worker import Job, Worker
 from rollmill.errors import CallerError, ConfigError
 from rollmill.types import Rollout
 

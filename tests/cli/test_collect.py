@@ -1,0 +1,402 @@
+"""`rollmill collect` and `ng_collect_rollouts` as processes, as people run them."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+QUESTION = {
+    "responses_create_params": {"input": [{"role": "user", "content": "Which?"}]},
+    "options": [{"A": "one"}, {"B": "two"}],
+    "expected_answer": "B",
+}
+OPENAI = "responses_api_models/openai_model/configs/openai_model.yaml"
+CONFIGS = f"+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,{OPENAI}]"
+
+
+def questions(count: int) -> list[dict]:
+    return [{**QUESTION, "uuid": f"q{number}"} for number in range(count)]
+
+
+def places(rows: list[dict]) -> list[tuple[int, int]]:
+    return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
+
+
+def wait_for_lines(path, count: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes().count(b"\n") >= count):
+        assert time.monotonic() < deadline, "no rows"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def test_the_command_of_the_seeds(shell, serve_model):
+    server = serve_model()
+    shell.write("tasks.jsonl", *questions(6))
+    done = shell.run(
+        "ng_collect_rollouts",
+        CONFIGS,
+        "+agent_name=mcqa_simple_agent",
+        "+input_jsonl_fpath=tasks.jsonl",
+        "+output_jsonl_fpath=out/rollouts.jsonl",
+        "+num_samples_in_parallel=128",
+        "+num_repeats=2",
+        "+limit=5",
+        "+responses_create_params.max_output_tokens=512",
+        f"+policy_base_url={server.url}",
+        "+policy_api_key=canary-key-123",
+        "+policy_model_name=served",
+    )
+    assert done.returncode == 0, done.stderr
+    rows = shell.rows("out/rollouts.jsonl")
+    assert places(rows) == [(task, repeat) for task in range(5) for repeat in range(2)]
+    assert all(row["reward"] == 1 and row["extracted_answer"] == "B" for row in rows)
+    assert all(row["responses_create_params"]["max_output_tokens"] == 512 for row in rows)
+    assert {body["model"] for body in server.heard} == {"served"}
+    assert set(server.keys) == {"Bearer canary-key-123"}
+    assert re.search(r"Collecting rollouts: 100%\|█+\| 10/10 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+it/s", done.stderr)
+    assert json.loads(done.stdout[: done.stdout.index("}") + 1])["reward"] == 1
+    for path in shell.folder.rglob("*"):
+        assert path.is_dir() or b"canary-key-123" not in path.read_bytes(), path
+    assert "canary-key-123" not in done.stdout + done.stderr
+    assert [path.name for path in shell.folder.rglob("*.jsonl")].count("rollouts.jsonl") == 1
+    assert len(list((shell.folder / "out").glob("*.jsonl"))) == 1
+
+
+def test_the_modern_spelling_does_the_same(shell, serve_model):
+    server = serve_model()
+    shell.write("tasks.jsonl", *questions(3))
+    shell.env["OPENAI_API_KEY"] = "k"
+    done = shell.run(
+        *("rollmill", "collect", "mcqa", "--model", "openai:served", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "--temperature", "0.3", "--concurrency", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row["responses_create_params"]["temperature"] for row in shell.rows("a.jsonl")] == [0.3] * 3
+    assert server.keys[0] == "Bearer k"
+
+
+def test_an_environment_by_name_and_a_model_by_its_file(shell, serve_model):
+    server = serve_model()
+    done = shell.run(
+        *("rollmill", "collect", "mcqa", "--out", "a[1] b.jsonl", f"+config_paths=[{OPENAI}]"),
+        *(f"+policy_base_url={server.url}", "+policy_api_key=k", "+policy_model_name=served"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(shell.rows("a[1] b.jsonl")) == 5
+
+
+def test_everything_may_come_from_env_yaml_of_a_parent_folder(shell, serve_model):
+    server = serve_model()
+    (shell.folder / "env.yaml").write_text(
+        f"policy_base_url: {server.url}\npolicy_api_key: k\npolicy_model_name: served\n"
+        "config_paths:\n- resources_servers/mcqa/configs/mcqa.yaml\n"
+        "- responses_api_models/openai_model/configs/openai_model.yaml\n"
+    )
+    inside = shell.folder / "a" / "b"
+    inside.mkdir(parents=True)
+    shell.folder = inside
+    done = shell.run("ng_collect_rollouts", "+output_jsonl_fpath=rollouts.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "taking the example dataset" in done.stderr
+    assert len(shell.rows("rollouts.jsonl")) == 5
+
+
+def test_rows_go_to_the_agents_that_they_name(shell, serve_model):
+    server = serve_model("the answer is \\boxed{B}; 7")
+    sum_row = {"responses_create_params": {"input": "3+4"}, "answer": 7}
+    shell.write(
+        "tasks.jsonl",
+        {**sum_row, "agent_ref": {"name": "arithmetic_simple_agent"}},
+        {**QUESTION, "agent_ref": {"type": "responses_api_agents", "name": "mcqa_simple_agent"}},
+    )
+    done = shell.run(
+        *("ng_collect_rollouts", "+input_jsonl_fpath=tasks.jsonl", "+output_jsonl_fpath=a.jsonl"),
+        CONFIGS.replace("[", "[environments/arithmetic/configs/arithmetic.yaml,"),
+        *(f"+policy_base_url={server.url}", "+policy_api_key=k", "+policy_model_name=m"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert {row["agent_ref"]["name"]: row["reward"] for row in shell.rows("a.jsonl")} == {
+        "arithmetic_simple_agent": 1.0,
+        "mcqa_simple_agent": 1.0,
+    }
+    nameless = shell.run(
+        *("ng_collect_rollouts", "+output_jsonl_fpath=b.jsonl"),
+        CONFIGS.replace("[", "[environments/arithmetic/configs/arithmetic.yaml,"),
+        *(f"+policy_base_url={server.url}", "+policy_api_key=k", "+policy_model_name=m"),
+    )
+    assert nameless.returncode == 2
+    assert "which agent?" in nameless.stderr
+    assert "arithmetic_simple_agent" in nameless.stderr
+    assert "mcqa_simple_agent" in nameless.stderr
+
+
+def test_running_again_finishes_what_is_missing_and_says_when_nothing_is(shell):
+    shell.write("tasks.jsonl", *questions(4))
+    words = (
+        "rollmill",
+        "collect",
+        "mcqa",
+        "--model",
+        "scripted:\\boxed{B}",
+        "--out",
+        "a.jsonl",
+        "--input",
+        "tasks.jsonl",
+    )
+    assert shell.run(*words, "--limit", "2").returncode == 0
+    first = (shell.folder / "a.jsonl").read_bytes()
+    assert shell.run(*words, "--repeats", "2").returncode == 0
+    whole = (shell.folder / "a.jsonl").read_bytes()
+    assert whole.startswith(first)
+    assert places(shell.rows("a.jsonl")) == [(task, repeat) for task in range(4) for repeat in range(2)]
+    again = shell.run(*words, "--repeats", "2")
+    assert again.returncode == 0
+    assert "Nothing to do: a.jsonl holds all 8 rollouts" in again.stdout
+    assert (shell.folder / "a.jsonl").read_bytes() == whole
+
+
+def test_another_model_on_the_same_output_is_refused(shell):
+    shell.write("tasks.jsonl", QUESTION)
+    words = ("rollmill", "collect", "mcqa", "--input", "tasks.jsonl", "--out", "a.jsonl", "--model", "scripted")
+    assert shell.run(*words).returncode == 0
+    other = shell.run(*words, "--repeats", "2", "--temperature", "0.5")
+    assert other.returncode == 2
+    assert "sampling was {}, is {'temperature': 0.5}" in other.stderr
+    assert len(shell.rows("a.jsonl")) == 1
+
+
+def test_another_configuration_of_the_environment_or_agent_is_refused_too(shell):
+    flags = ("--limit", "2", "--model", "scripted:1", "--out", "a.jsonl")
+    words = ("rollmill", "collect", "arithmetic", *flags)
+    assert shell.run(*words).returncode == 0
+    other = shell.run(*words, "--repeats", "2", "+arithmetic.resources_servers.arithmetic.largest=9")
+    assert other.returncode == 2
+    assert "environment_config was {}, is {'largest': 9}" in other.stderr
+    agent = "+arithmetic_simple_agent.responses_api_agents.simple_agent.max_steps=3"
+    assert "agent_config was {}, is {'max_steps': 3}" in shell.run(*words, "--repeats", "2", agent).stderr
+
+
+def test_a_failed_slot_is_counted_named_and_tried_by_the_next_run(shell, serve_model):
+    faulty = {"q1"}
+    server = serve_model(lambda body: 400 if faulty and "q1" in json.dumps(body) else "\\boxed{B}")
+    rows = [
+        {**QUESTION, "responses_create_params": {"input": f"Which, q{number}?"}, "uuid": f"q{number}"}
+        for number in range(3)
+    ]
+    shell.write("tasks.jsonl", *rows)
+    words = (
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl"),
+    )
+    first = shell.run(*words)
+    assert first.returncode == 1
+    assert "failed    1 slot without a reward: 1 model: caller" in first.stdout
+    assert sorted(row["uuid"] for row in shell.rows("a.jsonl")) == ["q0", "q2"]
+    failure = shell.rows("a.run/failures.ndjson")[0]
+    assert failure["failure"]["kind"] == "caller"
+    assert "scripted 400" in failure["failure"]["detail"]
+    faulty.clear()
+    assert shell.run(*words).returncode == 0
+    assert places(shell.rows("a.jsonl")) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_an_environment_in_a_file_of_ones_own(shell):
+    (shell.folder / "mine.py").write_text(
+        "import rollmill as rm\n"
+        "class Number(rm.Task):\n    n: int\n"
+        "class Say(rm.Environment[Number]):\n"
+        "    @classmethod\n    def tasks(cls, config, seed):\n"
+        "        return (Number.of(f'say {n}', n=n) for n in range(100))\n"
+        "    @rm.reward(cpu=True)\n    def right(task, trajectory, snapshot):\n"
+        "        return str(task.n) in trajectory.answer\n"
+    )
+    done = shell.run("rollmill", "collect", "mine.py:Say", "--model", "scripted:3", "--limit", "5", "--out", "a.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert {row["n"]: row["reward"] for row in shell.rows("a.jsonl")} == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
+
+
+BAD = {
+    "unknown environment": (["mcqqa"], 'did you mean "mcqa"'),
+    "unknown model": (["mcqa", "--model", "embeded"], 'did you mean "embedded"'),
+    "no model": (["mcqa"], "--model embedded"),
+    "no output": (["mcqa", "--model", "scripted", "--out", ""], "output_jsonl_fpath"),
+    "unknown flag": (["mcqa", "--limt", "3"], "--limt"),
+    "wrong type": (["mcqa", "--model", "scripted", "--limit", "three"], 'limit: expected int or null, got "three"'),
+    "negative limit": (["mcqa", "--model", "scripted", "--limit", "-1"], "limit"),
+    "wrong number": (["mcqa", "--model", "scripted", "--temperature", "hot"], "--temperature: invalid float value"),
+    "zero repeats": (["mcqa", "--model", "scripted", "--repeats", "0"], "num_repeats"),
+    "no input": (["mcqa", "--model", "scripted", "--input", "none.jsonl"], "there is no file none.jsonl"),
+    "input is a folder": (["mcqa", "--model", "scripted", "--input", "."], "input_jsonl_fpath"),
+    "empty input": (["mcqa", "--model", "scripted", "--input", "empty.jsonl"], "there is no task in it"),
+    "not JSON": (["mcqa", "--model", "scripted", "--input", "broken.jsonl"], "broken.jsonl, line 2: not JSON"),
+    "no params": (["mcqa", "--model", "scripted", "--input", "bare.jsonl"], "bare.jsonl, line 1: the row has no `resp"),
+    "no field": (["mcqa", "--model", "scripted", "--input", "short.jsonl"], "line 1: Object missing required field"),
+    "unwritable": (["mcqa", "--model", "scripted", "--out", "empty.jsonl/x.jsonl"], "cannot be written"),
+    "down": (["mcqa", "--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"], "cannot be reached"),
+    "bad URL": (["mcqa", "--model", "openai:m", "--base-url", "nonsense"], "expected http://HOST"),
+    "no file": (["mcqa", "--model", "./none.gguf"], "there is no such file"),
+    "bad override": (["mcqa", "--model", "scripted", "+=3"], "+=3"),
+    "unknown key in a section": (["mcqa", "--model", "scripted", "+deadlines.play=3"], 'did you mean "play_s"'),
+    "unknown agent": (["mcqa", "--model", "scripted", "+agent_name=mcqa_agent"], "mcqa_simple_agent"),
+    "two environments": (["mcqa", "shop", "--model", "scripted"], "one environment at a time"),
+    "no such class": (["mine.py:Nothing", "--model", "scripted"], "mine.py"),
+    "file that fails": (["mine.py:X", "--model", "scripted"], "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_clear_line(shell, words, said):
+    shell.write("empty.jsonl")
+    shell.write("broken.jsonl", QUESTION, "{not json")
+    shell.write("bare.jsonl", {"options": []})
+    shell.write("short.jsonl", {"responses_create_params": {"input": "a"}})
+    (shell.folder / "mine.py").write_text("1 / 0\n")
+    before = sorted(path.name for path in shell.folder.iterdir())
+    given = words if "--out" in words else [*words, "--out", "a.jsonl"]
+    done = shell.run("rollmill", "collect", *given)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert sorted(path.name for path in shell.folder.iterdir() if path.name != "__pycache__") == before
+
+
+def test_a_wrong_key_stops_the_run_with_the_servers_words(shell, serve_model):
+    server = serve_model(lambda _: 401)
+    shell.write("tasks.jsonl", *questions(50))
+    shell.env["OPENAI_API_KEY"] = "canary-key-123"
+    done = shell.run(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "--concurrency", "4"),
+    )
+    assert done.returncode == 2
+    assert "the model refuses every request" in done.stderr
+    assert "401" in done.stderr
+    assert len(server.heard) <= 8
+
+
+def slow_run(shell, serve_model, *words: str, **options) -> subprocess.Popen:
+    server = serve_model(lambda _: time.sleep(0.15) or "\\boxed{B}")
+    shell.write("tasks.jsonl", *questions(60))
+    return shell.start(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "--concurrency", "4", *words),
+        **options,
+    )
+
+
+def test_ctrl_c_once_lets_what_runs_end_and_the_same_command_goes_on(shell, serve_model):
+    process = slow_run(shell, serve_model)
+    wait_for_lines(shell.folder / "a.jsonl", 5, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Stopping: waiting for" in err
+    assert "the same command plays what is missing:\n  rollmill collect mcqa" in out
+    some = len(shell.rows("a.jsonl"))
+    assert 5 <= some < 60
+    process = slow_run(shell, serve_model)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert places(shell.rows("a.jsonl")) == [(task, 0) for task in range(60)]
+
+
+def test_ctrl_c_twice_stops_at_once_and_loses_nothing_that_was_recorded(shell, serve_model):
+    server = serve_model(lambda _: time.sleep(30) or "late")
+    shell.write("tasks.jsonl", *questions(8))
+    process = shell.start(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl"),
+    )
+    deadline = time.monotonic() + 30
+    while len(server.heard) < 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert "Stopping" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "the same command plays what is missing" in out
+
+
+def test_kill_9_in_the_middle_loses_and_doubles_nothing(shell, serve_model):
+    for kills in range(3):
+        process = slow_run(shell, serve_model)
+        wait_for_lines(shell.folder / "a.jsonl", 8 * (kills + 1), process)
+        process.kill()
+        process.communicate()
+    process = slow_run(shell, serve_model)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert places(shell.rows("a.jsonl")) == [(task, 0) for task in range(60)]
+
+
+def test_a_second_run_on_the_same_output_is_refused(shell, serve_model):
+    process = slow_run(shell, serve_model)
+    wait_for_lines(shell.folder / "a.jsonl", 1, process)
+    second = slow_run(shell, serve_model)
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert f"pid {process.pid}" in err
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(40, 24), (120, 24), (100, 0), (None, None)])
+def test_on_a_terminal_there_is_one_bar_however_wide_it_is(shell, serve_model, columns, lines):
+    ours, theirs = pty.openpty()
+    if columns:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = slow_run(shell, serve_model, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    seen = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    except OSError:
+        pass  # the terminal's other end has closed
+    process.communicate(timeout=30)
+    os.close(ours)
+    text = seen.decode()
+    assert process.returncode == 0
+    assert "60/60" in text
+    assert text.count("\n") <= 3
+    assert max(len(part) for part in re.split(r"[\r\n]+", re.sub(r"\x1b\[[A-Z]", "", text))) <= (columns or 100)
+
+
+@pytest.mark.slow
+def test_the_embedded_run_survives_kill_9(shell):
+    words = ("rollmill", "collect", "arithmetic", "--model", "embedded", "--limit", "20", "--repeats", "2")
+    process = shell.start(*words, "--out", "runs/a.jsonl")
+    wait_for_lines(shell.folder / "runs/a.jsonl", 20, process)
+    process.kill()
+    process.communicate()
+    half = len(shell.rows("runs/a.jsonl"))
+    assert 20 <= half < 40
+    done = shell.run(*words, "--out", "runs/a.jsonl")
+    assert done.returncode == 0, done.stderr
+    rows = shell.rows("runs/a.jsonl")
+    assert len(rows) == 40
+    assert len(set(places(rows))) == 40
+    slots = [tuple(row["rollmill"]["slot"].values()) for row in rows]
+    assert len(set(slots)) == 40
+
+
+def test_help_names_every_key_with_its_sentence(shell):
+    for words in (["ng_collect_rollouts", "+help=true"], ["ng_collect_rollouts", "--help"]):
+        done = shell.run(*words)
+        assert done.returncode == 0
+        assert "+output_jsonl_fpath  (required)" in done.stdout
+        assert "How often each task is played" in done.stdout
+        assert "Exit codes:" in done.stdout

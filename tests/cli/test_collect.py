@@ -94,6 +94,13 @@ def test_an_environment_by_name_and_a_model_by_its_file(shell, serve_model):
     assert len(shell.rows("a[1] b.jsonl")) == 5
 
 
+@pytest.mark.parametrize("name", ["resources_servers/mcqa", "environments/mcqa/", "mcqa"])
+def test_an_environment_is_known_by_its_folder_too(shell, name):
+    given = ("--input", "resources_servers/mcqa/data/example.jsonl", "--out", "a.jsonl")
+    assert shell.run("rollmill", "collect", name, "--model", "scripted", *given).returncode == 0
+    assert len(shell.rows("a.jsonl")) == 5
+
+
 def test_everything_may_come_from_env_yaml_of_a_parent_folder(shell, serve_model):
     server = serve_model()
     (shell.folder / "env.yaml").write_text(

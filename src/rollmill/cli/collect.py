@@ -122,6 +122,8 @@ def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
             short: {"resources_servers": {name: {}}},
             f"{short}_simple_agent": {"responses_api_agents": {"simple_agent": agent}},
         }
+    # By the folder that NeMo Gym or this package keeps it in, too.
+    name = name.rstrip("/").removeprefix("resources_servers/").removeprefix("environments/")
     path = f"environments/{name}/configs/{name}.yaml"
     if find_path(path, working_dir=Path.cwd()) is None:
         known = plugins.environments()

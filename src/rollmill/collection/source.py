@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rollmill.errors import ConfigError
 from rollmill.taskset import parse, read_rows
@@ -82,12 +82,19 @@ class Procedure:
 
 class _Head(Struct):
     agent_ref: AgentRef | None = None
+    task_index: Annotated[int, Meta(ge=0)] | None = msgspec.field(name="_ng_task_index", default=None)
+
+
+_head = msgspec.json.Decoder(_Head)
 
 
 def _agent_ref(row: bytes) -> AgentRef | None:
+    """Who a row asks for. What else a collection reads of it is checked here too."""
     try:
-        return msgspec.json.decode(row, type=_Head).agent_ref
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _head.decode(row).agent_ref
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The row is wrong as a whole; parsing it says how.
         return None
 

@@ -78,10 +78,15 @@ def test_what_stops_a_run_passes(error: RollmillError) -> None:
     assert caught.value is error
 
 
-@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, GeneratorExit])
 def test_what_is_no_error_passes(signal: type[BaseException]) -> None:
     with pytest.raises(signal), boundary("environment"):
         raise signal
+
+
+def test_an_authors_exit_ends_a_rollout_and_not_the_run() -> None:
+    with pytest.raises(RolloutError, match="verifier: SystemExit: 3"), boundary("verifier"):
+        raise SystemExit(3)
 
 
 async def test_cancellation_of_a_task_passes() -> None:

@@ -135,6 +135,10 @@ class Environment(Generic[T]):
     def makes_tasks(cls) -> bool:
         return "tasks" in {name for kind in cls.__mro__ if kind is not Environment for name in vars(kind)}
 
+    @classmethod
+    def check_task(cls, task: T, config: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for a task that cannot be played. Called for every task before the first is played."""
+
     async def setup(self) -> None:
         """Build the world. What it opens, `close` closes."""
 

@@ -94,7 +94,8 @@ def boundary(where: Where) -> Iterator[None]:
         raise RolloutError(Failure(where, "error", describe(error))) from error
     except TimeoutError as error:
         raise RolloutError(Failure(where, "timeout", describe(error), retryable=True)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # An author's sys.exit() ends a rollout, not the run.
         raise RolloutError(Failure(where, "error", describe(error))) from error
 
 

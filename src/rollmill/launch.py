@@ -60,7 +60,7 @@ class LocalWorker:
 
     @property
     def places(self) -> int:
-        return max(places_of(seat.model) for seat in self.seats.values())
+        return min(places_of(seat.model) for seat in self.seats.values())
 
     async def play(self, job: Job) -> Rollout:
         seat = self.seats[job.slot.agent]
@@ -117,6 +117,18 @@ def agent_instance(config: Config[Any], name: str | None) -> Instance:
 def environment_instance(config: Config[Any], agent: Instance) -> Instance:
     """The environment that an agent plays in."""
     return config.instances[_reference(agent, "resources_server", "resources_servers")]
+
+
+async def check_endpoint(config: Config[Any], agent: str | None, policy: Instance | None) -> None:
+    """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
+    instances = _with_policy(config, policy)
+    agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
+    name = agent or (agents[0] if len(agents) == 1 else None)
+    if name not in agents or name is None:
+        return
+    reference = _reference(instances[name], "model_server", "responses_api_models")
+    if reference in instances and isinstance(model := _make_model(instances[reference]), Endpoint):
+        await model.check()
 
 
 def identities(
@@ -235,23 +247,31 @@ async def collect(
     places: int | None = None,
     out: str | Path | None = None,
     sampling: Sampling | Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    models: Mapping[str, Model] | None = None,
     retry: RetryPolicy = RetryPolicy(),
     deadlines: Deadlines = Deadlines(),
 ) -> AsyncIterator[Rollout]:
     """Play tasks, `places` at once, and give each rollout when it ends.
 
-    With `out` they are recorded too, and what that file holds already is not played again. Leaving the loop early stops
-    the rest.
+    `config` and `models` are the environment's own: its settings, and for example a judge. With `out` rollouts are
+    recorded too, and what that file holds already is not played again. Leaving the loop early stops the rest.
     """
     overrides = sampling.overrides() if isinstance(sampling, Sampling) else dict(sampling or {})
     name = type(agent).__name__
-    identity = Identity(model.name, overrides, *_identity_of(environment))
+    identity = Identity(
+        model.name,
+        overrides,
+        *_identity_of(environment),
+        environment_config=masked(config or {}),
+        other_models={name: model.name for name, model in (models or {}).items()},
+    )
     places = places or places_of(model)
     ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places)
     async with AsyncExitStack() as stack:
         if isinstance(model, AbstractAsyncContextManager):
             await stack.enter_async_context(model)
-        seat = Seat(await stack.enter_async_context(opened(environment)), agent, model)
+        seat = Seat(await stack.enter_async_context(opened(environment, config, models)), agent, model)
         worker = LocalWorker({name: seat}, await stack.enter_async_context(RewardPool()), deadlines)
         ledger, recorder = _recording(stack, out, {name: identity})
         plan = Plan((Planned(name, task) for task in tasks), ledger, repeats=lambda _: repeats, overrides=overrides)

@@ -41,7 +41,7 @@ class Endpoint(Protocol):
     """A model that lives elsewhere."""
 
     async def check(self) -> None:
-        """Raise `ConfigError` if it cannot be reached or refuses the key."""
+        """Raise `ConfigError` if it cannot be reached or refuses the key; also before the model is entered."""
         ...
 
 

@@ -76,6 +76,8 @@ def _environment_in(module: ModuleType, wanted: str) -> type[Environment[Any]]:
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
     }
+    # What a file defines counts, not what it imports; a package's own module only imports.
+    kinds = {name: kind for name, kind in kinds.items() if kind.__module__ == module.__name__} or kinds
     if wanted in kinds:
         return kinds[wanted]
     names = ", ".join(kinds) or "none"
@@ -97,6 +99,9 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"environment file {path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    # As for a script: what lies beside the file can be imported.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     try:
         with _importing(str(path)):
             spec.loader.exec_module(module)

@@ -176,4 +176,4 @@ async def _close(world: Environment[Any], seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await world.close()
     except Exception as error:  # noqa: BLE001
-        log.warning("close failed", extra={"environment": type(world).__name__, "error": repr(error)})
+        log.warning("close failed: environment=%s error=%r", type(world).__name__, error)

@@ -75,7 +75,10 @@ def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
 def parse(row: bytes, kind: type[T], place: str) -> T:
     """One row as a task; what is wrong with it is a `ConfigError` that begins with `place`."""
     try:
-        return read_task(row, kind)
+        task = read_task(row, kind)
+        # Read through to its last value, so that nothing is found wrong with it later.
+        _ = task.identity
+        return task
     except msgspec.ValidationError as error:
         raise ConfigError(f"{place}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -192,6 +193,65 @@ def test_another_configuration_of_the_environment_or_agent_is_refused_too(shell)
     assert "agent_config was {}, is {'max_steps': 3}" in shell.run(*words, "--repeats", "2", agent).stderr
 
 
+def test_the_input_as_output_is_refused_before_it_grows(shell):
+    shell.write("a.jsonl", *questions(2))
+    (shell.folder / "b.jsonl").symlink_to("a.jsonl")
+    before = (shell.folder / "a.jsonl").read_bytes()
+    done = shell.run("rollmill", "collect", "mcqa", "--model", "scripted", "--input", "a.jsonl", "--out", "b.jsonl")
+    assert done.returncode == 2
+    assert "is the input" in done.stderr
+    assert (shell.folder / "a.jsonl").read_bytes() == before
+
+
+def test_a_file_of_the_users_is_not_touched_by_a_run_that_is_refused(shell):
+    path = shell.write("mine.jsonl", QUESTION, QUESTION)
+    path.write_bytes(path.read_bytes()[:-3])
+    before = path.read_bytes()
+    shell.write("tasks.jsonl", QUESTION)
+    flags = ("--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1", "--input", "tasks.jsonl")
+    assert shell.run("rollmill", "collect", "mcqa", *flags, "--out", "mine.jsonl").returncode == 2
+    assert path.read_bytes() == before
+    assert not (shell.folder / "mine.run").exists()
+
+
+def test_rows_of_another_model_are_refused_also_without_the_runs_folder(shell):
+    shell.write("tasks.jsonl", *questions(2))
+    words = ("rollmill", "collect", "mcqa", "--input", "tasks.jsonl", "--out", "a.jsonl", "--model")
+    assert shell.run(*words, "scripted").returncode == 0
+    shutil.rmtree(shell.folder / "a.run")
+    (shell.folder / "none.gguf").touch()
+    other = shell.run(*words, "none.gguf", "--repeats", "2")
+    assert other.returncode == 2
+    assert "with the model 'scripted', not 'none.gguf'" in other.stderr
+
+
+def test_indices_that_rows_bring_are_not_given_to_others(shell):
+    first, second, third = questions(3)
+    shell.write("tasks.jsonl", first, {**second, "_ng_task_index": 0}, third)
+    flags = ("--model", "scripted", "--input", "tasks.jsonl", "--out", "a.jsonl")
+    assert shell.run("rollmill", "collect", "mcqa", *flags).returncode == 0
+    assert {row["uuid"]: row["_ng_task_index"] for row in shell.rows("a.jsonl")} == {"q0": 1, "q1": 0, "q2": 2}
+
+
+def test_one_stray_refusal_does_not_stop_a_run(shell, serve_model):
+    server = serve_model(lambda body: 404 if "q3" in json.dumps(body) else "\\boxed{B}")
+    rows = [{**QUESTION, "responses_create_params": {"input": f"q{number}"}} for number in range(12)]
+    shell.write("tasks.jsonl", *rows)
+    done = shell.run(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "--concurrency", "2"),
+    )
+    assert done.returncode == 1
+    assert len(shell.rows("a.jsonl")) == 11
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams_do_not_matter(shell, redirect):
+    command = f"rollmill collect mcqa --model scripted --limit 2 --out a.jsonl {redirect}"
+    assert shell.run("bash", "-c", command).returncode in (0, 1)
+    assert len(shell.rows("a.jsonl")) == 2
+
+
 def test_a_failed_slot_is_counted_named_and_tried_by_the_next_run(shell, serve_model):
     faulty = {"q1"}
     server = serve_model(lambda body: 400 if faulty and "q1" in json.dumps(body) else "\\boxed{B}")
@@ -241,8 +301,22 @@ BAD = {
     "negative limit": (["mcqa", "--model", "scripted", "--limit", "-1"], "limit"),
     "wrong number": (["mcqa", "--model", "scripted", "--temperature", "hot"], "--temperature: invalid float value"),
     "zero repeats": (["mcqa", "--model", "scripted", "--repeats", "0"], "num_repeats"),
-    "no input": (["mcqa", "--model", "scripted", "--input", "none.jsonl"], "there is no file none.jsonl"),
-    "input is a folder": (["mcqa", "--model", "scripted", "--input", "."], "input_jsonl_fpath"),
+    "no input": (["mcqa", "--model", "scripted", "--input", "none.jsonl"], "none.jsonl is not there"),
+    "input is a folder": (["mcqa", "--model", "scripted", "--input", "."], "is no regular file"),
+    "input is a stream": (["mcqa", "--model", "scripted", "--input", "/dev/stdin"], "is no regular file"),
+    "output is a folder": (["mcqa", "--model", "scripted", "--out", "."], "a folder; name a file in it"),
+    "output names a folder": (["mcqa", "--model", "scripted", "--out", "new/"], "a folder; name a file in it"),
+    "output is a device": (["mcqa", "--model", "scripted", "--out", "/dev/null"], "not a regular file"),
+    "output is the input": (
+        ["mcqa", "--model", "scripted", "--input", "wrong.jsonl", "--out", "wrong.jsonl"],
+        "wrong.jsonl, line 2: mcqa: expected_answer 'Z'",
+    ),
+    "a row without a key": (
+        ["mcqa", "--model", "scripted", "--input", "wrong.jsonl"],
+        "wrong.jsonl, line 2: mcqa",
+    ),
+    "a number too large": (["mcqa", "--model", "scripted", "--input", "huge.jsonl"], "huge.jsonl, line 1: "),
+    "too deep": (["mcqa", "--model", "scripted", "--input", "deep.jsonl"], "deep.jsonl, line 1: not JSON"),
     "empty input": (["mcqa", "--model", "scripted", "--input", "empty.jsonl"], "there is no task in it"),
     "not JSON": (["mcqa", "--model", "scripted", "--input", "broken.jsonl"], "broken.jsonl, line 2: not JSON"),
     "no params": (["mcqa", "--model", "scripted", "--input", "bare.jsonl"], "bare.jsonl, line 1: the row has no `resp"),
@@ -266,6 +340,9 @@ def test_bad_input_is_one_clear_line(shell, words, said):
     shell.write("broken.jsonl", QUESTION, "{not json")
     shell.write("bare.jsonl", {"options": []})
     shell.write("short.jsonl", {"responses_create_params": {"input": "a"}})
+    shell.write("wrong.jsonl", QUESTION, {**QUESTION, "expected_answer": "Z"})
+    shell.write("huge.jsonl", json.dumps(QUESTION)[:-1] + ', "f": 1e400}')
+    shell.write("deep.jsonl", json.dumps(QUESTION)[:-1] + ', "f": ' + "[" * 5000 + "]" * 5000 + "}")
     (shell.folder / "mine.py").write_text("1 / 0\n")
     before = sorted(path.name for path in shell.folder.iterdir())
     given = words if "--out" in words else [*words, "--out", "a.jsonl"]
@@ -335,6 +412,37 @@ def test_ctrl_c_twice_stops_at_once_and_loses_nothing_that_was_recorded(shell, s
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "the same command plays what is missing" in out
+
+
+def test_signals_are_heard_while_nothing_waits(shell):
+    process = shell.start(
+        *("rollmill", "collect", "arithmetic", "--model", "scripted:4", "--limit", "300000", "--out", "a.jsonl"),
+        "+policy_api_key=canary-key-123",
+    )
+    wait_for_lines(shell.folder / "a.jsonl", 100, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Stopping" in err
+    assert "canary-key-123" not in out + err
+
+
+def test_the_third_ctrl_c_leaves_a_reward_that_holds_everything(shell):
+    (shell.folder / "mine.py").write_text(
+        "import rollmill as rm\n"
+        "class Hang(rm.Environment[rm.Task]):\n"
+        "    def verify(self, task, response):\n"
+        "        print('hanging', flush=True)\n        while True: pass\n"
+    )
+    shell.write("tasks.jsonl", {"responses_create_params": {"input": "x"}})
+    flags = ("--model", "scripted", "--input", "tasks.jsonl", "--out", "a.jsonl")
+    process = shell.start("rollmill", "collect", "mine.py:Hang", *flags)
+    assert "hanging" in process.stdout.readline()
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    process.communicate(timeout=15)
+    assert process.returncode == 130
 
 
 def test_kill_9_in_the_middle_loses_and_doubles_nothing(shell, serve_model):

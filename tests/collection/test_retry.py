@@ -20,3 +20,8 @@ def test_there_is_an_end_to_trying():
     assert policy.wait(BUSY, 2) is not None
     assert policy.wait(BUSY, 3) is None
     assert policy.wait(Failure("tool", "error", "a bug"), 1) is None
+
+
+def test_a_server_that_asks_for_too_long_is_not_waited_for():
+    asked = Failure("model", "rate_limit", "x", retryable=True, retry_after_s=86_400.0)
+    assert RetryPolicy().wait(asked, 1) is None

@@ -1,7 +1,7 @@
 import pytest
 
 import rollmill as rm
-from rollmill.collection.source import Procedure, RowFile
+from rollmill.collection.source import Player, Procedure, RowFile
 from rollmill.types import AgentRef
 
 
@@ -12,7 +12,12 @@ class Sum(rm.Task):
 def route(ref: AgentRef | None):
     if ref is not None and ref.name == "nobody":
         raise rm.ConfigError("unknown agent 'nobody'")
-    return (ref.name if ref else "default"), Sum
+    return Player(ref.name if ref else "default", Sum, check)
+
+
+def check(task: Sum) -> None:
+    if task.answer < 0:
+        raise rm.ConfigError("an answer is positive")
 
 
 def source(tmp_path, text: str, **options) -> RowFile:
@@ -30,11 +35,16 @@ def test_rows_go_to_the_agent_that_they_name(tmp_path):
     assert [planned.agent for planned in rows] == ["default", "other"]
     assert [planned.task.answer for planned in rows] == [2, 2]
     survey = rows.survey()
-    assert (survey.tasks, survey.agents) == (2, {"default", "other"})
+    assert survey.agents == {"default": 1, "other": 1}
+
+
+def test_the_indices_that_rows_bring_are_known_beforehand(tmp_path):
+    given = [GOOD.strip()[:-1] + f', "_ng_task_index": {index}}}\n' for index in (4, 7, 4)]
+    assert source(tmp_path, GOOD + "".join(given)).survey().indices == {4, 7}
 
 
 def test_a_limit_is_a_limit_of_tasks(tmp_path):
-    assert source(tmp_path, GOOD * 5, limit=3).survey().tasks == 3
+    assert source(tmp_path, GOOD * 5, limit=3).survey().agents.total() == 3
 
 
 @pytest.mark.parametrize(
@@ -52,6 +62,7 @@ def test_a_limit_is_a_limit_of_tasks(tmp_path):
         (GOOD.strip()[:-1] + ', "_ng_task_index": "a"}', r"line 2: Expected `int | null`, got `str` - at `\$._ng_task"),
         (GOOD.strip()[:-1] + ', "_ng_task_index": -1}', r"line 2: Expected `int` >= 0"),
         (GOOD.strip()[:-1] + ', "agent_ref": "x"}', "line 2: Expected `object | null`, got `str`"),
+        (GOOD.replace("2}", "-2}").strip(), "line 2: an answer is positive"),
         ("[1]", "line 2: "),
         ('"text"', "line 2: "),
     ],
@@ -76,4 +87,4 @@ def test_a_file_that_is_no_text_is_said(tmp_path):
 def test_a_procedure_makes_as_many_as_are_wanted():
     made = Procedure("agent", lambda: (Sum.of(f"{n}+1", answer=n + 1) for n in range(10**9)), 3)
     assert [planned.task.answer for planned in made] == [1, 2, 3]
-    assert made.survey().tasks == 3
+    assert made.survey().agents == {"agent": 3}

@@ -43,7 +43,8 @@ async def test_a_line_torn_at_any_byte_is_cut_and_kept_aside(tmp_path):
             assert journal.torn_bytes == cut
             journal.append(second)
         assert path.read_bytes() == first + b"\n" + second + b"\n"
-        assert (run_folder(path) / f"torn-{len(first) + 1}").read_bytes() == second[:cut]
+        (kept,) = run_folder(path).glob(f"torn-{len(first) + 1}-*")
+        assert kept.read_bytes() == second[:cut]
 
 
 async def test_a_whole_line_without_its_newline_is_no_tear(tmp_path):
@@ -59,9 +60,48 @@ async def test_a_torn_line_longer_than_a_block_is_found(tmp_path):
     path = tmp_path / "a.jsonl"
     row = await some_row("a")
     path.write_bytes(row + b"\n" + b'{"x":"' + b"y" * (3 * 2**20))
+    with Journal(path) as journal:
+        journal.append(row)
+    assert path.read_bytes() == row + b"\n" + row + b"\n"
+
+
+async def test_nothing_is_cut_before_something_is_written(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(await some_row("a") + b'\n{"torn')
+    before = path.read_bytes()
+    with Journal(path) as journal:
+        assert journal.torn_bytes == 6
+        assert len(list(journal.summaries())) == 1
+        assert journal.foreign == []
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_that_was_there_stays(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.touch()
     with Journal(path):
         pass
-    assert path.read_bytes() == row + b"\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+async def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    row = await some_row("a")
+    real = os.write
+
+    def full(file, data):
+        if len(data) <= 10:
+            raise OSError(28, "No space left on device")
+        return real(file, data[: len(data) - 10])
+
+    with Journal(path) as journal:
+        journal.append(row)
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(rm.StoreError, match="No space left"):
+            journal.append(row)
+        monkeypatch.undo()
+        journal.append(row)
+    assert path.read_bytes() == (row + b"\n") * 2
 
 
 async def test_rows_of_others_stay_and_are_named(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import shlex
 import signal
@@ -27,7 +28,7 @@ from rollmill.collection.report import counted
 from rollmill.collection.run import About, Outcome, run
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import assemble, identities
+from rollmill.launch import assemble, check_endpoint, identities
 from rollmill.store.journal import run_folder
 
 _OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
@@ -151,16 +152,18 @@ def _run(
     try:
         outcome = _with_fast_loop(_play(config, policy))
     except asyncio.CancelledError:
-        print(f"Stopped. What had ended is recorded; {_resume()}")
+        print(f"Stopped. What had ended is recorded; {_resume(config)}")
         return INTERRUPTED
-    _print(outcome, config.options)
-    if outcome.drained:
+    _print(outcome, config)
+    if outcome.missing:
         return INTERRUPTED
     return SOME_FAILED if outcome.report.failures else 0
 
 
 async def _play(config: Config[CollectOptions], policy: Instance | None) -> Outcome:
     options = config.options
+    # First of all: a server that is down is said before a large input is read.
+    await check_endpoint(config, options.agent_name, policy)
     source = tasks_of(config, _say)
     survey = source.survey()
     crew = assemble(config, survey.agents, policy=policy, deadlines=options.deadlines)
@@ -172,10 +175,6 @@ async def _play(config: Config[CollectOptions], policy: Instance | None) -> Outc
         | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
     )
     return await run(source, survey, crew, options, about, say=_say, on_start=_stop_on_signals)
-
-
-def _as_tree(policy: Instance | None) -> dict[str, Any]:
-    return {policy.name: {policy.kind: {policy.implementation: policy.fields}}} if policy else {}
 
 
 def _refuse_incomplete(config: Config[CollectOptions], policy: Instance | None) -> None:
@@ -205,27 +204,34 @@ def _with_fast_loop(coroutine: Any) -> Outcome:
 
 
 def _stop_on_signals(collector: Collector, progress: Progress) -> None:
-    """Once: let what runs end. Twice: stop now; what ended is recorded, the rest is owed."""
+    """Once: let what runs end. Twice: stop now; what ended is recorded, the rest is owed. A third time: leave."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
+    heard = 0
 
-    def stop() -> None:
-        if collector.draining and task is not None:
-            task.cancel()
-            return
-        collector.drain()
-        progress.say(f"Stopping: waiting for {collector.running} rollouts that run. Ctrl-C again stops now.")
+    # Not the loop's own handlers: these run even while an author's code holds the loop.
+    def stop(*_: object) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 1:
+            loop.call_soon_threadsafe(collector.drain)
+            running = counted(collector.running, "rollout")
+            loop.call_soon_threadsafe(progress.say, f"Stopping: waiting for {running}. Ctrl-C again stops now.")
+        elif heard == 2 and task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+        else:
+            os._exit(INTERRUPTED)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        signal.signal(number, stop)
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print(outcome: Outcome, options: CollectOptions) -> None:
-    report, output = outcome.report, options.output_jsonl_fpath
+def _print(outcome: Outcome, config: Config[CollectOptions]) -> None:
+    report, output = outcome.report, config.options.output_jsonl_fpath
     if outcome.held == outcome.planned:
         print(
             f"Nothing to do: {output} holds all {counted(outcome.held, 'rollout')}. For more, raise the repeats "
@@ -233,14 +239,17 @@ def _print(outcome: Outcome, options: CollectOptions) -> None:
         )
     if report.rollouts:
         print(msgspec.json.format(msgspec.json.encode(report.means()), indent=2).decode())
-        print("\n".join(report.lines()))
-    print(f"Rollouts: {output} ({counted(report.rollouts, 'row')}); beside it {run_folder(Path(output))}/")
+    for line in report.lines():
+        print(line)
+    folder = run_folder(Path(output))
+    if report.rollouts:
+        print(f"Rollouts: {output} ({counted(report.rollouts, 'row')}); beside it {folder}/")
     if report.failures:
-        print(f"Why slots failed: {run_folder(Path(output))}/failures.ndjson; the same command tries them again")
-    missing = outcome.planned - outcome.held
-    if outcome.drained and missing:
-        print(f"Stopped early; {_resume()}")
+        print(f"Why slots failed: {folder}/failures.ndjson; the same command tries them again")
+    if outcome.missing:
+        print(f"Stopped early; {_resume(config)}")
 
 
-def _resume() -> str:
-    return f"the same command plays what is missing:\n  {shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}"
+def _resume(config: Config[CollectOptions]) -> str:
+    words = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
+    return f"the same command plays what is missing:\n  {shlex.join(words)}"

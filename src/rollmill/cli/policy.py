@@ -8,8 +8,6 @@ from typing import Any
 from rollmill.config import Instance
 from rollmill.errors import ConfigError, suggestion
 
-KNOWN = ("embedded", "openai", "vllm", "azure_openai", "replay", "scripted")
-
 
 def policy_model(model: str | None, base_urls: list[str] | None, key_variable: str) -> Instance | None:
     """The model that the flags name, as an instance of a configuration."""

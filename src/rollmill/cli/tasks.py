@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rollmill import plugins
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.source import Procedure, RowFile, Source
+from rollmill.collection.source import Player, Procedure, RowFile, Source
 from rollmill.config import Config, Dataset, find_path
 from rollmill.errors import ConfigError
 from rollmill.launch import agent_instance, environment_instance, own_fields
-from rollmill.types import AgentRef, Task
+from rollmill.types import AgentRef
 
 PROCEDURE_LIMIT = 100
 """How many tasks are made where an environment makes its own and nobody says how many."""
@@ -51,21 +51,25 @@ def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:
 def _existing(path: str) -> Path:
     found = find_path(path, working_dir=Path.cwd())
     if found is None or not found.is_file():
-        raise ConfigError(f"input_jsonl_fpath: there is no file {path}")
+        # It is read more than once: through, then for what is missing, then to be played.
+        what = "is no regular file" if found is not None else "is not there"
+        raise ConfigError(f"input_jsonl_fpath: {path} {what}")
     return found
 
 
 class _Route:
-    """Which agent plays a row, and what kind of task its environment reads."""
+    """Who plays a row, by the agent that it names."""
 
     def __init__(self, config: Config[CollectOptions]) -> None:
         self._config = config
-        self._known: dict[str | None, tuple[str, type[Task]]] = {}
+        self._known: dict[str | None, Player] = {}
 
-    def __call__(self, ref: AgentRef | None) -> tuple[str, type[Task]]:
+    def __call__(self, ref: AgentRef | None) -> Player:
         name = ref.name if ref else self._config.options.agent_name
         if name not in self._known:
             agent = agent_instance(self._config, name)
             environment = environment_instance(self._config, agent)
-            self._known[name] = agent.name, plugins.environment(environment.implementation).task_type
+            kind = plugins.environment(environment.implementation)
+            fields = own_fields(environment)
+            self._known[name] = Player(agent.name, kind.task_type, lambda task: kind.check_task(task, fields))
         return self._known[name]

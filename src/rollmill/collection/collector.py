@@ -11,7 +11,10 @@ import msgspec
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.worker import Job, Worker
 from rollmill.errors import CallerError, ConfigError
-from rollmill.types import Rollout
+from rollmill.types import Failure, Rollout
+
+REFUSALS = 3
+"""How many refusals in a row stop a run."""
 
 
 class Observer(Protocol):
@@ -61,7 +64,10 @@ class Collector:
         self._draining = asyncio.Event()
         self._planned = True
         self._fault: CallerError | None = None
-        self.running = 0
+        self._refusals = 0
+        self._last_refusal = Failure("model", "denied", "")
+        self._rewarded = False
+        self.running = self.ended = 0
 
     async def run(self) -> None:
         """Raises `CallerError` after what runs has been recorded, if the plan or every model call turned out wrong."""
@@ -77,6 +83,8 @@ class Collector:
             raise failed.exceptions[0] from None
         if self._fault is not None:
             raise self._fault
+        if self._refusals and not self._rewarded:
+            raise self._refused(self._last_refusal)
 
     def drain(self) -> None:
         self._draining.set()
@@ -90,6 +98,10 @@ class Collector:
             self.running += 1
             try:
                 await self._play(job)
+                # A rollout that waits for nothing would keep signals and its siblings waiting.
+                await asyncio.sleep(0)
+            except CallerError as error:
+                self._stop(error)
             finally:
                 self.running -= 1
 
@@ -108,8 +120,7 @@ class Collector:
         while True:
             rollout = await self._worker.play(job)
             failure = rollout.failure
-            if failure is not None and failure.kind == "denied":
-                self._stop(ConfigError(f"the model refuses every request: {failure.detail}"))
+            self._heed(rollout)
             wait = None if failure is None else self._retry.wait(failure, job.attempt)
             await self._recorder.record(rollout)
             if wait is None:
@@ -120,10 +131,26 @@ class Collector:
                 # The slot is owed: the same command will play it.
                 return
             job = msgspec.structs.replace(job, attempt=job.attempt + 1)
+        self.ended += 1
         for observer in self._observers:
             observer.ended(rollout)
         if self._deliver is not None:
             await self._deliver(rollout)
+
+    def _heed(self, rollout: Rollout) -> None:
+        """One refusal may be a stray; several in a row, and no success between, are the key or the name."""
+        failure = rollout.failure
+        if failure is None:
+            self._refusals, self._rewarded = 0, True
+        elif failure.kind == "denied":
+            self._refusals += 1
+            self._last_refusal = failure
+            if self._refusals >= REFUSALS:
+                self._stop(self._refused(failure))
+
+    @staticmethod
+    def _refused(failure: Failure) -> ConfigError:
+        return ConfigError(f"the model refuses every request: {failure.detail}")
 
     async def _drained_within(self, seconds: float) -> bool:
         try:

@@ -14,6 +14,7 @@ from rollmill.types import Rollout
 
 TITLE = "Collecting rollouts"
 LINE_EVERY_S = 10.0
+LONG_WAIT_S = 30.0
 
 
 class Progress:
@@ -26,6 +27,7 @@ class Progress:
         self._began = time.monotonic()
         self._tokens = self._failed = self._rewarded = 0
         self._reward = 0.0
+        self._waiting = False
         self._bar: tqdm[Any] | None = None
         self._line_due = self._began + LINE_EVERY_S
 
@@ -53,6 +55,7 @@ class Progress:
         if rollout.reward is None:
             self._failed += 1
         else:
+            self._waiting = False
             self._rewarded += 1
             self._reward += rollout.reward.value
         if self._bar is not None:
@@ -64,6 +67,11 @@ class Progress:
 
     def retrying(self, rollout: Rollout, wait_s: float) -> None:
         self._tokens += rollout.response.usage.total_tokens
+        if wait_s >= LONG_WAIT_S and not self._waiting:
+            self._waiting = True
+            self.say(
+                f"Waiting: a rollout is tried again in {wait_s:.0f} s ({rollout.failure and rollout.failure.detail})"
+            )
 
     def say(self, text: str) -> None:
         """A line of its own, the bar left whole."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollmill.quality.stats import Groups, Running
 from rollmill.store.schema import Summary
-from rollmill.types import Rollout
+from rollmill.types import Rollout, Slot
 
 COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
 STAGES = ("model", "tools", "verify")
@@ -35,7 +35,7 @@ class Report:
             return
         usage = rollout.response.usage
         reward = rollout.reward
-        self._add(rollout.slot.task_index, reward.value, {**reward.parts, **reward.metrics})
+        self._add(rollout.slot, reward.value, {**reward.parts, **reward.metrics})
         self._count(rollout.turns, rollout.tool_calls, usage.input_tokens, usage.output_tokens)
         self._end(rollout.stop, rollout.seconds)
 
@@ -45,12 +45,12 @@ class Report:
     def stored(self, row: Summary) -> None:
         """Count a rollout that was there before."""
         block = row.rollmill
-        self._add(row.task_index, row.reward, {**row.reward_components, **block.metrics})
+        self._add(row.slot, row.reward, {**row.reward_components, **block.metrics})
         self._count(block.turns, block.tool_calls, row.usage.input_tokens, row.usage.output_tokens)
         self._end(block.stop, block.seconds)
 
-    def _add(self, task: int, reward: float, named: Mapping[str, float]) -> None:
-        self.groups.add(task, reward)
+    def _add(self, slot: Slot, reward: float, named: Mapping[str, float]) -> None:
+        self.groups.add(f"{slot.agent}/{slot.task}", reward)
         for name, value in {"reward": reward, **named}.items():
             self.numbers.setdefault(name, Running()).add(value)
 
@@ -93,6 +93,13 @@ class Report:
 
     def lines(self) -> list[str]:
         """The same, for people."""
+        lines = self._reward_lines() if self.rollouts else []
+        if self.failures:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
+            lines.append(f"failed    {counted(self.failures.total(), 'slot')} without a reward: {kinds}")
+        return lines
+
+    def _reward_lines(self) -> list[str]:
         interval = self.groups.interval()
         spread = "" if interval.half_width is None else f" ± {interval.half_width:.3f} (95 %, clustered by task)"
         size = f"{counted(self.rollouts, 'rollout')} of {counted(len(self.groups), 'task')}"
@@ -106,9 +113,6 @@ class Report:
         lines.append(f"tokens    {tokens}")
         if shares := self._shares():
             lines.append(f"time      {shares}")
-        if self.failures:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
-            lines.append(f"failed    {counted(self.failures.total(), 'slot')} without a reward: {kinds}")
         return lines
 
     def _free_counts(self) -> dict[str, Running]:

@@ -18,10 +18,12 @@ from rollmill.collection.report import Report, counted
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.source import Source, Survey
 from rollmill.collection.worker import Worker
+from rollmill.errors import ConfigError
 from rollmill.store.journal import Journal
 from rollmill.store.ledger import Ledger
 from rollmill.store.manifest import Identity, begin, refuse_change, write_whole
 from rollmill.store.recorder import Recorder
+from rollmill.store.schema import Summary
 
 
 class Crew(Worker, Protocol):
@@ -49,7 +51,8 @@ class Outcome(Struct, frozen=True):
     planned: int
     held: int
     """Slots that the output held before."""
-    drained: bool
+    missing: int = 0
+    """Slots that were neither played nor held when it was stopped early."""
 
 
 async def run(
@@ -63,18 +66,20 @@ async def run(
     on_start: Callable[[Collector, Progress], None] = lambda *_: None,
 ) -> Outcome:
     """Play what is missing. `crew` is entered only if anything is; `on_start` gets what a signal may want to stop."""
+    _refuse_input_as_output(source, options.output_jsonl_fpath)
     with Journal(Path(options.output_jsonl_fpath)) as journal:
-        report, ledger = Report(), Ledger()
+        refuse_change(journal.folder, about.agents)
+        report, ledger = Report(), Ledger(reserved=survey.indices)
         for summary in journal.summaries():
+            _refuse_other_model(journal, summary, about.agents)
             if ledger.add(summary):
                 report.stored(summary)
         _say_of(journal, ledger, say)
-        refuse_change(journal.folder, about.agents)
         plan = Plan(source, ledger, repeats=options.repeats, overrides=options.responses_create_params)
-        planned = _planned(source, survey, options)
+        planned = sum(count * options.repeats(agent) for agent, count in survey.agents.items())
         held = plan.held() if report.rollouts else 0
         if held == planned:
-            return Outcome(report, planned, held, drained=False)
+            return Outcome(report, planned, held)
         async with crew as worker:
             manifest = begin(
                 journal.folder,
@@ -97,17 +102,28 @@ async def run(
                     await collector.run()
                 finally:
                     write_metrics(journal.folder, report.metrics())
-        return Outcome(report, planned, held, collector.draining)
+        missing = planned - held - collector.ended if collector.draining else 0
+        return Outcome(report, planned, held, missing)
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     write_whole(folder / "metrics.json", msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
 
 
-def _planned(source: Source, survey: Survey, options: CollectOptions) -> int:
-    if not isinstance(options.num_repeats, dict):
-        return survey.tasks * (options.num_repeats or 1)
-    return sum(options.repeats(planned.agent) for planned in source)
+def _refuse_input_as_output(source: Source, output: str) -> None:
+    given, path = Path(source.name), Path(output)
+    if output.endswith("/") or path.is_dir():
+        raise ConfigError(f"output {output}: a folder; name a file in it, for example {path / 'a.jsonl'}")
+    if given.exists() and path.exists() and given.samefile(path):
+        raise ConfigError(f"output {output} is the input: it would be played for ever; name another file")
+
+
+def _refuse_other_model(journal: Journal, row: Summary, agents: Mapping[str, Identity]) -> None:
+    """The rows know their model too, also where the run's folder was left behind."""
+    agent, model = row.rollmill.slot.agent, row.rollmill.model
+    if agent in agents and agents[agent].model != model:
+        both = f"the model {model!r}, not {agents[agent].model!r}"
+        raise ConfigError(f"{journal.path} holds rollouts of {agent} with {both}; use another output")
 
 
 def _say_of(journal: Journal, ledger: Ledger, say: Callable[[str], None]) -> None:

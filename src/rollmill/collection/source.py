@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
@@ -35,12 +36,22 @@ class Source(Protocol):
 
 
 class Survey(Struct, frozen=True):
-    tasks: int
-    agents: frozenset[str]
+    agents: Counter[str]
+    """How many tasks each agent has."""
+    indices: frozenset[int] = frozenset()
+    """The task indices that rows bring with them."""
 
 
-Route = Callable[[AgentRef | None], tuple[str, type[Task]]]
-"""Who plays a row, and what kind of task its environment reads. Raises `ConfigError`."""
+class Player(Struct, frozen=True):
+    """Who plays a row, what kind of task its environment reads, and what it says of it beforehand."""
+
+    agent: str
+    task_type: type[Task]
+    check: Callable[[Any], None] = lambda _: None
+
+
+Route = Callable[[AgentRef | None], Player]
+"""Who plays a row with this reference. Raises `ConfigError`."""
 
 
 class RowFile:
@@ -54,16 +65,25 @@ class RowFile:
         for number, row in itertools.islice(read_rows(self._path), self._limit):
             place = f"{self._path}, line {number}"
             try:
-                agent, kind = self._route(_agent_ref(row))
+                player = self._route(_agent_ref(row))
+                task = parse(row, player.task_type, place)
+                player.check(task)
             except ConfigError as error:
-                raise ConfigError(f"{place}: {error}") from None
-            yield Planned(agent, parse(row, kind, place))
+                text = str(error)
+                raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
+            yield Planned(player.agent, task)
 
     def survey(self) -> Survey:
-        count, agents = _count(self)
-        if count == 0:
+        agents: Counter[str] = Counter()
+        indices: set[int] = set()
+        for planned in self:
+            agents[planned.agent] += 1
+            given = planned.task.get("_ng_task_index")
+            if given is not None:
+                indices.add(given)
+        if not agents:
             raise ConfigError(f"{self._path}: there is no task in it")
-        return Survey(count, agents)
+        return Survey(agents, frozenset(indices))
 
 
 class Procedure:
@@ -77,7 +97,7 @@ class Procedure:
         return (Planned(self._agent, task) for task in itertools.islice(self._tasks(), self._limit))
 
     def survey(self) -> Survey:
-        return Survey(self._limit, frozenset({self._agent}))
+        return Survey(Counter({self._agent: self._limit}))
 
 
 class _Head(Struct):
@@ -97,11 +117,3 @@ def _agent_ref(row: bytes) -> AgentRef | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The row is wrong as a whole; parsing it says how.
         return None
-
-
-def _count(planned: Iterable[Planned]) -> tuple[int, frozenset[str]]:
-    count, agents = 0, set()
-    for one in planned:
-        count += 1
-        agents.add(one.agent)
-    return count, frozenset(agents)

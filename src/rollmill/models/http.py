@@ -128,6 +128,10 @@ class HttpClient:
 
     async def check(self, hint: str) -> None:
         """Raise `ConfigError` within five seconds if no replica can be reached, or if one refuses the key."""
+        if self._session is None:
+            async with self:
+                await self.check(hint)
+            return
         faults = await asyncio.gather(*(self._fault(replica) for replica in self.replicas))
         refused = [fault for fault, final in faults if final]
         if refused or all(fault for fault, _ in faults):

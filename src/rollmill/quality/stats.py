@@ -54,9 +54,9 @@ class Groups:
     """Rewards by task: rollouts of one task are not independent, so intervals are clustered by task."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[str, Group] = {}
 
-    def add(self, task: int, reward: float) -> None:
+    def add(self, task: str, reward: float) -> None:
         group = self._groups.setdefault(task, Group())
         group.count += 1
         group.total += reward

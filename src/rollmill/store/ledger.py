@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from rollmill.store.schema import Summary
@@ -14,10 +16,11 @@ class Ledger:
     After a crash the tasks that were running are new once more: taken in input order, they get the indices they had.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reserved: Iterable[int] = ()) -> None:
+        """`reserved` indices are for the rows that bring them."""
         self._done: set[str] = set()
         self._index: dict[str, int] = {}
-        self._used: set[int] = set()
+        self._used: set[int] = set(reserved)
         self._free = 0
         self._taken: set[tuple[int, int]] = set()
         self.doubled = 0

@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from rollmill.errors import ConfigError
+from rollmill.errors import ConfigError, StoreError
 
 _NAME = "manifest.json"
 
@@ -75,8 +75,12 @@ def begin(
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file: a reader sees the old one or the new one, never half of one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_bytes(content)
-    part.replace(path)
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _known(folder: Path) -> dict[str, Identity]:
@@ -85,5 +89,7 @@ def _known(folder: Path) -> dict[str, Identity]:
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest).agents
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path}: not a manifest of this version: {error}") from None

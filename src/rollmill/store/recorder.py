@@ -48,9 +48,17 @@ class Recorder:
             # What had happened until then: the first thing that whoever looks into a failure asks for.
             "response": rollout.response.wire(),
         }
+        row = one_line(encode(line)) + b"\n"
         try:
             if self._file < 0:
-                self._file = os.open(self._failures, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            os.write(self._file, one_line(encode(line)) + b"\n")
+                self._file = os.open(self._failures, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+                self._end_torn_line()
+            while row:
+                row = row[os.write(self._file, row) :]
         except OSError as error:
             raise StoreError(f"{self._failures}: cannot append: {error.strerror}") from error
+
+    def _end_torn_line(self) -> None:
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import rollmill as rm
@@ -27,16 +28,12 @@ class MCQA(rm.Environment[Question]):
     verification = "stateless"
     domain = "knowledge"
 
+    @classmethod
+    def check_task(cls, task: Question, config: Mapping[str, Any]) -> None:
+        _key(task)
+
     async def setup(self) -> None:
-        self.options = Options(self.task.options)
-        self.expected = self.options.letters.get(self.task.expected_answer.strip())
-        if self.expected is None:
-            known = ", ".join(sorted(set(self.options.letters.values())))
-            raise rm.ConfigError(f"mcqa: expected_answer {self.task.expected_answer!r} is none of the options {known}")
-        mode = self.task.grading_mode
-        if mode not in MODES:
-            hint = suggestion(mode, MODES)
-            raise rm.ConfigError(f"mcqa: no grading_mode {mode!r}; there are {', '.join(MODES)}{hint}")
+        self.options, self.expected = _key(self.task)
 
     async def verify(self, task: Question, response: rm.Response) -> dict[str, Any]:
         letter = await self._letter(response.output_text)
@@ -50,3 +47,16 @@ class MCQA(rm.Environment[Question]):
             if found is not None:
                 return self.options.named(found)
         return MODES[self.task.grading_mode](self.options, text)
+
+
+def _key(task: Question) -> tuple[Options, str]:
+    """The options of a question and the letter of the right one. Raises `ConfigError` where the row has no key."""
+    options = Options(task.options)
+    expected = options.letters.get(task.expected_answer.strip())
+    if expected is None:
+        known = ", ".join(sorted(set(options.letters.values())))
+        raise rm.ConfigError(f"mcqa: expected_answer {task.expected_answer!r} is none of the options {known}")
+    if task.grading_mode not in MODES:
+        hint = suggestion(task.grading_mode, MODES)
+        raise rm.ConfigError(f"mcqa: no grading_mode {task.grading_mode!r}; there are {', '.join(MODES)}{hint}")
+    return options, expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import rollmill as rm
 
@@ -21,12 +23,16 @@ class SimpleWeather(rm.Environment[Forecast]):
     verification = "replay"
     domain = "agent"
 
+    @classmethod
+    def check_task(cls, task: Forecast, config: Mapping[str, Any]) -> None:
+        if not _says(task.weather.get(task.city, ""), task.expected):
+            wanted = f"`expected` is {task.expected!r}"
+            raise rm.ConfigError(f"simple_weather: {wanted}, which `weather` does not say of {task.city!r}")
+
     async def setup(self) -> None:
+        self.check_task(self.task, self.config)
         self.fetched: set[str] = set()
         self.cities = {city.casefold(): city for city in self.task.weather}
-        if not _says(self.task.weather.get(self.task.city, ""), self.task.expected):
-            wanted = f"`expected` is {self.task.expected!r}"
-            raise rm.ConfigError(f"simple_weather: {wanted}, which `weather` does not say of {self.task.city!r}")
 
     @rm.tool
     def get_weather(self, city: str) -> str:

@@ -354,6 +354,13 @@ def test_bad_input_is_one_clear_line(shell, words, said):
     assert sorted(path.name for path in shell.folder.iterdir() if path.name != "__pycache__") == before
 
 
+def test_all_variables_that_are_not_set_are_named_at_once(shell):
+    done = shell.run("ng_collect_rollouts", CONFIGS, "+output_jsonl_fpath=a.jsonl", "+policy_model_name=m")
+    assert done.returncode == 2
+    assert "+policy_base_url=… +policy_api_key=…" in done.stderr
+    assert "policy_model_name" not in done.stderr
+
+
 def test_a_wrong_key_stops_the_run_with_the_servers_words(shell, serve_model):
     server = serve_model(lambda _: 401)
     shell.write("tasks.jsonl", *questions(50))

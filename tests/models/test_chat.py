@@ -12,7 +12,7 @@ from msgspec import Raw
 import rollmill as rm
 from rollmill.errors import ModelError
 from rollmill.models.chat import Dialect, read_completion, to_reply, to_request
-from rollmill.types import Tokens, encode, read_item
+from rollmill.types import Tokens, decode, encode, read_item
 
 PLAIN = Dialect()
 THINKS = Dialect(think_tags=True)
@@ -47,7 +47,8 @@ def tool_call(call_id: str, arguments: str) -> dict[str, Any]:
 
 
 def request(items: Sequence[rm.Item] = (), dialect: Dialect = PLAIN, **params: Any) -> dict[str, Any]:
-    return to_request(items, {key: Raw(encode(value)) for key, value in params.items()}, dialect)
+    body = to_request(items, {key: Raw(encode(value)) for key, value in params.items()}, dialect)
+    return decode(encode(body))
 
 
 def messages(*items: rm.Item, dialect: Dialect = PLAIN) -> Any:
@@ -585,3 +586,16 @@ def test_what_a_server_said_goes_back_to_it_as_it_was(content: str, reasoning: s
     assert back["content"] == content
     assert back.get("reasoning_content", "") == reasoning
     assert back.get("tool_calls", []) == calls
+
+
+def test_a_message_is_encoded_once_however_many_turns_follow() -> None:
+    first = [rm.user("a"), *rm.Reply((rm.call("f", "1", x=1), rm.call("f", "2", x=2))).items]
+    later = [*first, rm.FunctionCallOutput(call_id="1", output="one"), rm.FunctionCallOutput(call_id="2", output="two")]
+    messages = to_request(first, {}, Dialect())["messages"]
+    again = to_request(later, {}, Dialect())["messages"]
+    assert all(one is other for one, other in zip(messages, again, strict=False))
+    assert len(again) == 4
+    # Another dialect, or other items before the last, make another message.
+    assert to_request(first, {}, Dialect(think_tags=True))["messages"][0] is not messages[0]
+    alone = to_request([first[0], first[2]], {}, Dialect())["messages"]
+    assert len(decode(alone[1])["tool_calls"]) == 1

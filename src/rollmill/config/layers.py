@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,6 +21,8 @@ from rollmill.config.typed import convert
 from rollmill.errors import ConfigError
 
 T = TypeVar("T", bound=Struct)
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 POLICY = ("policy_base_url", "policy_api_key", "policy_model_name")
 """Variables that every model file of NeMo Gym refers to."""
@@ -93,6 +96,7 @@ def load(
     )
     expanded = apply_directives(raw)
     _refuse_missing(expanded)
+    _refuse_unset(expanded)
     tree = resolve(expanded)
     instances, faults = _instances(tree, skip={*names, *RESERVED})
     check_references(instances, models_given=models_given)
@@ -141,6 +145,19 @@ def _refuse_missing(tree: Tree) -> None:
     if missing:
         lines = "".join(f"\n  {at}" for at in missing)
         raise ConfigError(f"these values are still {MISSING}; give each of them, for example +{missing[0]}=…{lines}")
+
+
+def _refuse_unset(tree: Tree) -> None:
+    """Name every variable that is referred to and not there, at once; other interpolations are resolved later."""
+    unset: dict[str, str] = {}
+    for at, value in leaves(tree):
+        for key in _VARIABLE.findall(value) if isinstance(value, str) else ():
+            if key not in tree:
+                unset.setdefault(key, at)
+    if len(unset) > 1:
+        lines = "".join(f"\n  {key}, used by {at}" for key, at in unset.items())
+        words = " ".join(f"+{key}=…" for key in unset)
+        raise ConfigError(f"these variables are not set; set them in env.yaml or pass {words}{lines}")
 
 
 def _instances(tree: Tree, skip: set[str]) -> tuple[dict[str, Instance], list[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -55,7 +56,7 @@ def to_request(items: Sequence[Item], params: Mapping[str, Raw], dialect: Dialec
     asked = {key: decode(value) for key, value in params.items() if key != "input"}
     messages = list(_messages(items, dialect))
     if instructions := asked.get("instructions"):
-        messages.insert(0, {"role": "system", "content": instructions})
+        messages.insert(0, Raw(encode({"role": "system", "content": instructions})))
     body: dict[str, Any] = {key: value for key, value in asked.items() if key not in _NOT_CHAT and value is not None}
     body["messages"] = messages
     if asked.get("max_output_tokens") is not None:
@@ -113,58 +114,68 @@ def _object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
         raise ModelError("caller", f"the row's metadata.{key} is no JSON object: {error}") from None
 
 
-class _Turn:
-    """The items of one assistant message, gathered."""
-
-    def __init__(self) -> None:
-        self.reasoning = ""
-        self.text = ""
-        self.calls: list[dict[str, Any]] = []
-        self.tokens: Tokens | None = None
-        self.empty = True
-
-    def add(self, item: Item) -> None:
-        self.empty = False
-        self.tokens = item.tokens
-        match item:
-            case Reasoning():
-                self.reasoning += item.text
-            case FunctionCall():
-                function = {"name": item.name, "arguments": item.arguments}
-                self.calls.append({"id": item.call_id, "type": "function", "function": function})
-            case Message():
-                self.text += item.text
-
-    def message(self, dialect: Dialect) -> dict[str, Any]:
-        thought = f"<think>{self.reasoning}</think>" if self.reasoning and dialect.think_tags else ""
-        # An explicit empty content: templates and trainers look for the key.
-        message: dict[str, Any] = {"role": "assistant", "content": thought + self.text}
-        if self.reasoning and not dialect.think_tags:
-            message["reasoning_content"] = self.reasoning
-        if self.calls:
-            message["tool_calls"] = self.calls
-        if dialect.tokens and self.tokens is not None:
-            message |= msgspec.structs.asdict(self.tokens)
-        return message
-
-
-def _messages(items: Iterable[Item], dialect: Dialect) -> Iterable[dict[str, Any]]:
-    turn = _Turn()
+def _messages(items: Iterable[Item], dialect: Dialect) -> Iterable[Raw]:
+    """The messages as JSON; one that was made for an earlier turn is not made again."""
+    turn: list[Item] = []
     for item in items:
         mine = isinstance(item, Reasoning | FunctionCall) or (isinstance(item, Message) and item.role == "assistant")
         if mine:
-            turn.add(item)
+            turn.append(item)
         # The tokens lie on the last item of a model call, so that two calls in a row stay two messages.
-        if not turn.empty and (not mine or item.tokens is not None):
-            yield turn.message(dialect)
-            turn = _Turn()
-        if isinstance(item, FunctionCallOutput):
-            yield {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
-        elif isinstance(item, Message) and not mine:
-            role = "system" if item.role == "developer" and not dialect.developer else item.role
-            yield {"role": role, "content": _content(item)}
-    if not turn.empty:
-        yield turn.message(dialect)
+        if turn and (not mine or item.tokens is not None):
+            yield _kept(turn, dialect, _assistant)
+            turn = []
+        if isinstance(item, FunctionCallOutput) or (isinstance(item, Message) and not mine):
+            yield _kept([item], dialect, _heard)
+    if turn:
+        yield _kept(turn, dialect, _assistant)
+
+
+def _kept(items: list[Item], dialect: Dialect, make: Callable[[list[Item], Dialect], dict[str, Any]]) -> Raw:
+    """The message that these items make, kept on the last of them: an item lives as long as its rollout."""
+    *before, last = items
+    known = last.__dict__.get("chat_message")
+    if known is not None and known[0] == dialect and _same(known[1], before):
+        message: Raw = known[2]
+        return message
+    message = Raw(encode(make(items, dialect)))
+    last.__dict__["chat_message"] = (dialect, before, message)
+    return message
+
+
+def _same(items: list[Item], others: list[Item]) -> bool:
+    return len(items) == len(others) and all(map(operator.is_, items, others))
+
+
+def _assistant(items: list[Item], dialect: Dialect) -> dict[str, Any]:
+    reasoning = "".join(item.text for item in items if isinstance(item, Reasoning))
+    text = "".join(item.text for item in items if isinstance(item, Message))
+    calls = [
+        {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+        for item in items
+        if isinstance(item, FunctionCall)
+    ]
+    thought = f"<think>{reasoning}</think>" if reasoning and dialect.think_tags else ""
+    # An explicit empty content: templates and trainers look for the key.
+    message: dict[str, Any] = {"role": "assistant", "content": thought + text}
+    if reasoning and not dialect.think_tags:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    tokens = items[-1].tokens
+    if dialect.tokens and tokens is not None:
+        message |= msgspec.structs.asdict(tokens)
+    return message
+
+
+def _heard(items: list[Item], dialect: Dialect) -> dict[str, Any]:
+    match items:
+        case [FunctionCallOutput() as output]:
+            return {"role": "tool", "tool_call_id": output.call_id, "content": output.text}
+        case [Message() as message]:
+            role = "system" if message.role == "developer" and not dialect.developer else message.role
+            return {"role": role, "content": _content(message)}
+    raise TypeError(f"nobody said {items}")
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:

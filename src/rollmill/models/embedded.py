@@ -18,9 +18,12 @@ from rollmill.models.vllm import VLLM
 from rollmill.types import decode, encode
 
 
+_MOST_PLACES = 8
+
+
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):
     model: str = weights.DEFAULT
-    places: int = 8
+    places: int | None = None
     context: int = 2048
     threads: int | None = None
     return_token_id_information: bool = False
@@ -47,7 +50,7 @@ class Embedded(VLLM):
         self,
         model: str = weights.DEFAULT,
         *,
-        places: int = 8,
+        places: int | None = None,
         context: int = 2048,
         threads: int | None = None,
         token_ids: bool = False,
@@ -64,7 +67,8 @@ class Embedded(VLLM):
         # Records say which model it was, and not where on a machine its file lies.
         name = model if self._file == weights.kept(model) else self._file.name
         super().__init__(name, url, self._key, token_ids=token_ids, deadlines=CallDeadlines())
-        self.places: int = places
+        # A core computes one batch no faster than its conversations in turn, and each place fills a prompt cache anew.
+        self.places: int = places or min(_MOST_PLACES, 2 * self._threads)
         self._server: Any = None
 
     async def __aenter__(self) -> Self:

@@ -2,51 +2,63 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rollmill.agent import Agent, ToolAgent
-from rollmill.environment import Environment, reward
-from rollmill.errors import ConfigError, ContractError, ModelError, RollmillError, RolloutError, StoreError, ToolError
-from rollmill.model import Conversation, Model, Sampling, Scripted
-from rollmill.rollout import Deadlines, play, verify_again
-from rollmill.taskset import Taskset, from_hub, from_jsonl, from_rows
-from rollmill.tools import tool
-from rollmill.types import (
-    Failure,
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Reasoning,
-    Reply,
-    Response,
-    Reward,
-    Rollout,
-    Slot,
-    Stop,
-    Task,
-    Tokens,
-    Trajectory,
-    Usage,
-    assistant,
-    call,
-    read_item,
-    read_task,
-    user,
-)
-
 if TYPE_CHECKING:
+    from rollmill.agent import Agent, ToolAgent
+    from rollmill.environment import Environment, reward
+    from rollmill.errors import (
+        ConfigError,
+        ContractError,
+        ModelError,
+        RollmillError,
+        RolloutError,
+        StoreError,
+        ToolError,
+    )
     from rollmill.launch import collect
+    from rollmill.model import Conversation, Model, Sampling, Scripted
+    from rollmill.rollout import Deadlines, play, verify_again
+    from rollmill.taskset import Taskset, from_hub, from_jsonl, from_rows
+    from rollmill.tools import tool
+    from rollmill.types import (
+        Failure,
+        FunctionCall,
+        FunctionCallOutput,
+        Item,
+        Message,
+        Reasoning,
+        Reply,
+        Response,
+        Reward,
+        Rollout,
+        Slot,
+        Stop,
+        Task,
+        Tokens,
+        Trajectory,
+        Usage,
+        assistant,
+        call,
+        read_item,
+        read_task,
+        user,
+    )
 
 __version__ = "0.1.0"
 
-# What stands above the contracts is imported when it is first used: `import rollmill` stays small.
-_LATER = {"collect": "rollmill.launch"}
+# Where the public names live, the lowest layer first. Each module is imported when one of its names is first used, so
+# that `import rollmill` costs a command that only wants the version nothing.
+_HOMES = ("types", "errors", "tools", "model", "environment", "agent", "rollout", "taskset", "launch")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
+    if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(_LATER[name]), name)
+        for home in _HOMES:
+            module = import_module(f"rollmill.{home}")
+            if hasattr(module, name):
+                globals()[name] = value = getattr(module, name)
+                return value
     raise AttributeError(f"module 'rollmill' has no attribute {name!r}")
 
 

@@ -17,7 +17,6 @@ from rollmill.models.http import CallDeadlines
 from rollmill.models.vllm import VLLM
 from rollmill.types import decode, encode
 
-
 _MOST_PLACES = 8
 
 

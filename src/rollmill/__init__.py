@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where the public names live, the lowest layer first. Each module is imported when one of its names is first used, so
-# that `import rollmill` costs a command that only wants the version nothing.
+# Where the public names live, the lowest layer first. They are imported when a name is first used: `import rollmill` is
+# free for a program that may not play anything.
 _HOMES = ("types", "errors", "tools", "model", "environment", "agent", "rollout", "taskset", "launch")
 
 

@@ -34,7 +34,7 @@ TABLE = {
     "store": "types errors",
     "quality": "types",
     "collection": "contracts store quality",
-    "config": "types errors",
+    "config": "types errors model",
     "plugins": "contracts models agents environments",
     "launch": "contracts config plugins collection store verification",
     "cli": "contracts verification models store quality collection config plugins launch",

@@ -45,6 +45,36 @@ class Endpoint(Protocol):
         ...
 
 
+MASK = "***"
+
+
+class Secret:
+    """A key, shown only to who asks for it by name; no encoder accepts it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
 class Sampling(Struct, frozen=True, omit_defaults=True):
     """How to sample, said once for all tasks; it wins over what a task's row says."""
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pytest
 from msgspec import Struct
 
-from rollmill.config import Secret, load, masked, masked_text
+from rollmill.config import load, masked, masked_text
 from rollmill.errors import ConfigError
+from rollmill.model import Secret
 
 Write = Callable[[str, str], Path]
 

@@ -6,8 +6,9 @@ import pickle
 import msgspec
 import pytest
 
-from rollmill.config import Secret, convert, masked
+from rollmill.config import convert, masked
 from rollmill.config.secrets import is_secret
+from rollmill.model import Secret
 
 
 @pytest.mark.parametrize(

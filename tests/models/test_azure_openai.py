@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 
+from rollmill.config import convert
 from rollmill.errors import ConfigError
-from rollmill.model import Conversation
+from rollmill.model import Conversation, Secret
 from rollmill.models.azure_openai import Fields, make
 from rollmill.types import user
 
@@ -18,7 +18,7 @@ ANSWER: dict[str, Any] = {"output": []}
 
 
 def fields(url: str | list[str], **more: Any) -> Fields:
-    return Fields(url, "az-1", "my-deployment", **more)
+    return Fields(url, Secret("az-1"), "my-deployment", **more)
 
 
 @pytest.mark.parametrize("path", ["", "/", "/openai", "/openai/", "/openai/v1", "/openai/v1/"])
@@ -80,5 +80,5 @@ def test_the_configuration_is_nemo_gyms() -> None:
         "default_query": {"api-version": "preview"},
         "num_concurrent_requests": 8,
     }
-    model = make(msgspec.convert(given, Fields))
+    model = make(convert(given, Fields))
     assert (model.name, model.places) == ("my-deployment", 8)

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 import rollmill as rm
 from rollmill.errors import ConfigError, ModelError
-from rollmill.model import Conversation, Endpoint
+from rollmill.model import Conversation, Endpoint, Secret
 from rollmill.models.openai import Fields, OpenAI, make, read_response
 from rollmill.types import OtherItem, encode, read_item
 
@@ -107,7 +107,7 @@ async def test_turns_of_a_rollout_stay_on_one_replica(serve: Serve) -> None:
 
 async def test_is_made_from_a_configuration(serve: Serve) -> None:
     server = await serve(ANSWER)
-    model = make(Fields(server.url, "sk-1", "gpt-x", extra_body={"store": False}))
+    model = make(Fields(server.url, Secret("sk-1"), "gpt-x", extra_body={"store": False}))
     assert (model.name, model.places, isinstance(model, Endpoint)) == ("gpt-x", None, True)
     await ask(model)
     assert server.heard[0].json["store"] is False

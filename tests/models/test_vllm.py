@@ -10,8 +10,9 @@ from aiohttp import web
 from msgspec import Raw
 
 import rollmill as rm
+from rollmill.config import convert
 from rollmill.errors import ConfigError, ModelError
-from rollmill.model import Conversation, Endpoint
+from rollmill.model import Conversation, Endpoint, Secret
 from rollmill.models.vllm import VLLM, Fields, make
 from rollmill.types import Reward, Tokens, encode
 
@@ -69,14 +70,14 @@ async def test_a_row_wins_over_the_configuration(serve: Serve) -> None:
 
 async def test_the_templates_arguments_are_merged_one_by_one(serve: Serve) -> None:
     server = await serve(completion())
-    fields = Fields(server.url, "", "qwen", chat_template_kwargs={"enable_thinking": True, "style": "plain"})
+    fields = Fields(server.url, Secret(""), "qwen", chat_template_kwargs={"enable_thinking": True, "style": "plain"})
     await ask(make(fields), about(metadata={"chat_template_kwargs": '{"enable_thinking": false}'}))
     assert server.heard[0].json["chat_template_kwargs"] == {"enable_thinking": False, "style": "plain"}
 
 
 async def test_reasoning_without_a_parser_lies_in_the_text_both_ways(serve: Serve) -> None:
     server = await serve(completion("<think>hm</think>\nSun."))
-    async with make(Fields(server.url, "", "qwen", uses_reasoning_parser=False)) as model:
+    async with make(Fields(server.url, Secret(""), "qwen", uses_reasoning_parser=False)) as model:
         reply = await model.reply(about())
         await model.reply(about(rm.user("sky?"), *reply.items, rm.user("sure?")))
     assert isinstance(reply.items[0], rm.Reasoning)
@@ -88,7 +89,7 @@ async def test_the_role_developer_is_the_configurations(serve: Serve) -> None:
     server = await serve(completion())
     developer = rm.Message(role="developer", content="be kind")
     for replaced in (True, False):
-        fields = Fields(server.url, "", "qwen", replace_developer_role_with_system=replaced)
+        fields = Fields(server.url, Secret(""), "qwen", replace_developer_role_with_system=replaced)
         await ask(make(fields), about(developer))
     assert [heard.json["messages"][0]["role"] for heard in server.heard] == ["system", "developer"]
 
@@ -123,7 +124,9 @@ def test_the_configuration_is_nemo_gyms() -> None:
         "chat_template_kwargs": {"enable_thinking": False},
         "extra_body": {"top_k": 20},
     }
-    assert make(msgspec.convert(given, Fields)).name == "qwen"
+    fields = convert(given, Fields)
+    assert make(fields).name == "qwen"
+    assert "sk-1" not in repr(fields)
 
 
 # The engine's own tokens.

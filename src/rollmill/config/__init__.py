@@ -3,7 +3,6 @@
 from rollmill.config.files import find_path
 from rollmill.config.instances import DOMAINS, KINDS, Dataset, Instance, Kind
 from rollmill.config.layers import RESERVED, Config, load, masked, masked_text
-from rollmill.config.secrets import Secret
 from rollmill.config.typed import convert
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "Dataset",
     "Instance",
     "Kind",
-    "Secret",
     "convert",
     "find_path",
     "load",

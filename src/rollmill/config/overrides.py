@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from rollmill.config.secrets import MASK, is_secret
+from rollmill.config.secrets import is_secret
 from rollmill.config.tree import MISSING, Tree, block, merge
 from rollmill.errors import ConfigError, suggestion
+from rollmill.model import MASK
 
 _FORM = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*)(?P<value>=.*)?", re.DOTALL)
 _KEY_PART = re.compile(r"\w[\w@/-]*")

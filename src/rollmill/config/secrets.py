@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-MASK = "***"
+from rollmill.model import MASK, Secret
 
 _WORDS = {"secret", "secrets", "password", "passwd", "passphrase", "authorization", "credential", "credentials"}
 _API_KEYS = {"apikey", "apikeys", "api key", "api keys"}
@@ -16,33 +16,6 @@ _LOGIN_IN_URL = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]+(?=@)")
 _SCHEME = re.compile(r"(Bearer|Basic|Token)\s+", re.IGNORECASE)
 # A shorter secret is found inside too many innocent words.
 _SHORTEST = 6
-
-
-class Secret:
-    """Text that shows itself only to who asks for it by name, and that no encoder accepts."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return MASK
-
-    def __format__(self, spec: str) -> str:
-        return format(MASK, spec)
-
-    def __bool__(self) -> bool:
-        return bool(self._value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._value == other._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
 
 
 def is_secret(key: str) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from rollmill.config.secrets import MASK, Secret, is_secret
+from rollmill.config.secrets import is_secret
 from rollmill.config.tree import below
 from rollmill.errors import ConfigError, suggestion
+from rollmill.model import MASK, Secret
 
 T = TypeVar("T")
 

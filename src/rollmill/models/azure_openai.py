@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from rollmill.model import Secret
 from rollmill.models.http import CallDeadlines
 from rollmill.models.openai import OpenAI
 
 
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):
     openai_base_url: str | list[str]
-    openai_api_key: str
+    openai_api_key: Secret
     openai_model: str
     default_query: dict[str, str] = {}
     num_concurrent_requests: int | None = None
@@ -25,8 +26,8 @@ def make(fields: Fields) -> OpenAI:
     model = OpenAI(
         fields.openai_model,
         [_endpoint(url) for url in urls],
-        fields.openai_api_key,
-        headers={"api-key": fields.openai_api_key},
+        fields.openai_api_key.reveal(),
+        headers={"api-key": fields.openai_api_key.reveal()},
         query=fields.default_query,
         extra_body=fields.extra_body,
         deadlines=fields.deadlines,

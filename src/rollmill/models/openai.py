@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import ModelError
-from rollmill.model import Conversation
+from rollmill.model import Conversation, Secret
 from rollmill.models.http import UNREADABLE, CallDeadlines, ContextOverflowError, HttpClient, HttpModel
 from rollmill.types import Item, Reply, Stop, Usage, encode, read_item
 
 
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):
     openai_base_url: str | list[str]
-    openai_api_key: str
+    openai_api_key: Secret
     openai_model: str
     extra_body: dict[str, Any] = {}
     deadlines: CallDeadlines = CallDeadlines()
@@ -26,7 +26,7 @@ def make(fields: Fields) -> OpenAI:
     return OpenAI(
         fields.openai_model,
         fields.openai_base_url,
-        fields.openai_api_key,
+        fields.openai_api_key.reveal(),
         extra_body=fields.extra_body,
         deadlines=fields.deadlines,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from rollmill.errors import ModelError
-from rollmill.model import Conversation
+from rollmill.model import Conversation, Secret
 from rollmill.models import chat
 from rollmill.models.http import UNREADABLE, CallDeadlines, ContextOverflowError, HttpClient, HttpModel
 from rollmill.types import Reply, Stop, Tokens, decode, encode
@@ -16,7 +16,7 @@ from rollmill.types import Reply, Stop, Tokens, decode, encode
 
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):
     base_url: str | list[str]
-    api_key: str
+    api_key: Secret
     model: str
     return_token_id_information: bool = False
     uses_reasoning_parser: bool = True
@@ -31,7 +31,7 @@ def make(fields: Fields) -> VLLM:
     return VLLM(
         fields.model,
         fields.base_url,
-        fields.api_key,
+        fields.api_key.reveal(),
         token_ids=fields.return_token_id_information,
         reasoning_parser=fields.uses_reasoning_parser,
         developer_role=not fields.replace_developer_role_with_system,

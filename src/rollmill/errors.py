@@ -7,7 +7,9 @@ RollmillError
 ├── RolloutError         one rollout failed: it is recorded with its address, and the run goes on
 │   └── ModelError       a model call failed
 ├── ToolError            a tool's message to the model: the rollout goes on
-└── StoreError           the run cannot record what it does: it stops loudly
+└── RunError             the run cannot go on: it stops loudly, and what was recorded is safe
+    ├── StoreError       what it does cannot be recorded
+    └── OutageError      no model call has succeeded for a while
 
 Authors of environments and agents raise ordinary exceptions; `boundary` says once where they came from.
 A new exception belongs to one of these families and can be pickled.
@@ -46,8 +48,16 @@ class ToolError(RollmillError):
     """Raised in a tool, its message is the tool's answer to the model."""
 
 
-class StoreError(RollmillError):
+class RunError(RollmillError):
+    """The run cannot go on."""
+
+
+class StoreError(RunError):
     """A rollout could not be recorded."""
+
+
+class OutageError(RunError):
+    """No model call has succeeded for a while: the model is gone, for everybody."""
 
 
 class RolloutError(RollmillError):
@@ -85,7 +95,7 @@ def boundary(where: Where) -> Iterator[None]:
     """Give an exception that crosses here its address, unless it has one. Cancellation of the task passes."""
     try:
         yield
-    except (CallerError, RolloutError, StoreError):
+    except (CallerError, RolloutError, RunError):
         raise
     except asyncio.CancelledError as error:
         # Nobody cancelled this task: something that it waited for was cancelled, and that is an error like any other.

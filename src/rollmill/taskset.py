@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeAlias
+from typing import IO, Any, Generic, TypeAlias
 
 import msgspec
 
@@ -60,16 +62,57 @@ def from_hub(name: str, row: Callable[[dict[str, Any]], dict[str, Any]], kind: t
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The rows of a JSONL file with their line numbers, one at a time; blank lines do not count."""
+    """The rows of a JSONL file with their line numbers, one at a time; blank lines do not count.
+
+    A name that ends in `.gz` or `.zst` is read through its decompressor.
+    """
     try:
-        file = path.open("rb")
+        with _opened(path) as file:
+            for number, line in enumerate(file, 1):
+                row = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if row.strip():
+                    yield number, row
+    except EOFError:
+        raise ConfigError(f"{path}: its end is missing") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    with file:
-        for number, line in enumerate(file, 1):
-            row = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if row.strip():
-                yield number, row
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def is_plain(path: Path) -> bool:
+    return path.suffix not in (".gz", ".zst")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    if path.suffix == ".zst":
+        import zstandard
+
+        stream = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
+        return io.BufferedReader(_Readable(stream, zstandard.ZstdError))
+    return path.open("rb")
+
+
+class _Readable(io.RawIOBase):
+    """A decompressor whose faults are those of a file."""
+
+    def __init__(self, stream: IO[bytes], fault: type[Exception]) -> None:
+        self._stream, self._fault = stream, fault
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self._stream.read(len(buffer))
+        except self._fault as error:
+            raise OSError(str(error)) from None
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def parse(row: bytes, kind: type[T], place: str) -> T:

@@ -3,41 +3,88 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import msgspec
+from msgspec import Raw
 
+from rollmill.collection.plan import Feed
 from rollmill.collection.retry import RetryPolicy
-from rollmill.collection.worker import Job, Worker
-from rollmill.errors import CallerError, ConfigError
-from rollmill.types import Failure, Rollout
+from rollmill.collection.worker import Job, Played, Worker
+from rollmill.errors import CallerError, OutageError
+from rollmill.store.schema import Entry
+from rollmill.types import Rollout
 
-REFUSALS = 3
-"""How many refusals in a row stop a run."""
+_SHARE_AFTER = 100
+"""How many slots must have ended before a share of failures means something."""
 
 
 class Observer(Protocol):
     """Hears what happens, in the event loop: quick, and never raising."""
 
-    def ended(self, rollout: Rollout) -> None:
+    def ended(self, entry: Entry) -> None:
         """A slot is done: rewarded, or failed for good."""
 
-    def retrying(self, rollout: Rollout, wait_s: float) -> None:
+    def retrying(self, entry: Entry, wait_s: float) -> None:
         """An attempt failed and there will be another."""
 
 
 class Recorder(Protocol):
     """Keeps every attempt. What it has returned from is safe."""
 
-    async def record(self, rollout: Rollout) -> None: ...
+    async def record(self, entry: Entry, row: bytes, response: Raw, *, final: bool) -> None: ...
 
 
 class Forgetful:
     """Keeps nothing: for a caller who takes the rollouts as they end."""
 
-    async def record(self, rollout: Rollout) -> None:
+    async def record(self, entry: Entry, row: bytes, response: Raw, *, final: bool) -> None:
         pass
+
+
+class Admission(Protocol):
+    """Who may begin."""
+
+    def room(self, agent: str) -> bool: ...
+
+    def enter(self, agent: str) -> None: ...
+
+    def leave(self, agent: str) -> None: ...
+
+    async def changed(self) -> None:
+        """Returns when there may be room where there was none."""
+        ...
+
+
+class Places:
+    """So many at once."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._freed = asyncio.Event()
+
+    def room(self, agent: str) -> bool:
+        return self._free > 0
+
+    def enter(self, agent: str) -> None:
+        self._free -= 1
+
+    def leave(self, agent: str) -> None:
+        self._free += 1
+        self._freed.set()
+
+    async def changed(self) -> None:
+        self._freed.clear()
+        await self._freed.wait()
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A rollout that is being played."""
+
+    job: Job
+    since: float
 
 
 class Collector:
@@ -46,111 +93,142 @@ class Collector:
     def __init__(
         self,
         worker: Worker,
-        plan: Iterable[Job],
+        feed: Feed,
         *,
-        places: int,
+        admission: Admission,
         recorder: Recorder = Forgetful(),
         observers: Iterable[Observer] = (),
         deliver: Callable[[Rollout], Awaitable[None]] | None = None,
         retry: RetryPolicy = RetryPolicy(),
+        max_failures: float | None = None,
     ) -> None:
+        """`max_failures` below 1 is a share of what has ended."""
         self._worker = worker
-        self._jobs: Iterator[Job] = iter(plan)
-        self._places = places
+        self._feed = feed
+        self._admission = admission
         self._recorder = recorder
         self._observers = tuple(observers)
         self._deliver = deliver
         self._retry = retry
+        self._max_failures = max_failures
         self._draining = asyncio.Event()
-        self._planned = True
-        self._fault: CallerError | None = None
-        self._refusals = 0
-        self._last_refusal = Failure("model", "denied", "")
-        self._rewarded = False
-        self.running = self.ended = 0
+        self._fault: CallerError | OutageError | None = None
+        self._running: dict[str, Running] = {}
+        self.ended = self.failed = 0
+        self.stopped = ""
+        """Why it stopped by itself, if it did."""
 
     async def run(self) -> None:
-        """Raises `CallerError` after what runs has been recorded, if the plan or every model call turned out wrong."""
+        """Raises after what runs has been recorded, if the plan turned out wrong or the model gone."""
         try:
             async with asyncio.TaskGroup() as group:
-                for number in range(self._places):
-                    group.create_task(self._work(), name=f"place {number}")
-                    # The first places take work before the last ones exist: a short plan needs no more of them.
-                    await asyncio.sleep(0)
-                    if not self._planned or self.draining:
-                        break
+                await self._admit(group)
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         if self._fault is not None:
             raise self._fault
-        if self._refusals and not self._rewarded:
-            raise self._refused(self._last_refusal)
 
     def drain(self) -> None:
         self._draining.set()
+        self._worker.drain()
+
+    def stop(self, why: str) -> None:
+        """Drain, and say why."""
+        self.stopped = self.stopped or why
+        self.drain()
 
     @property
     def draining(self) -> bool:
         return self._draining.is_set()
 
-    async def _work(self) -> None:
-        while (job := self._next()) is not None:
-            self.running += 1
-            try:
-                await self._play(job)
-                # A rollout that waits for nothing would keep signals and its siblings waiting.
-                await asyncio.sleep(0)
-            except CallerError as error:
-                self._stop(error)
-            finally:
-                self.running -= 1
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
-    def _next(self) -> Job | None:
-        if self.draining or not self._planned:
-            return None
+    @property
+    def oldest(self) -> Running | None:
+        return next(iter(self._running.values()), None)
+
+    async def _admit(self, group: asyncio.TaskGroup) -> None:
+        draining = group.create_task(self._draining.wait())
         try:
-            job = next(self._jobs, None)
+            while not self.draining:
+                if (job := self._feed.take(self._admission.room)) is not None:
+                    self._admission.enter(job.slot.agent)
+                    self._running[job.slot.key] = Running(job, time.monotonic())
+                    group.create_task(self._work(job))
+                elif not self._feed.exhausted and self._reads():
+                    # Rows that have all ended are many at once: others must have their turn.
+                    await asyncio.sleep(0)
+                elif self._feed.size:
+                    changed = asyncio.ensure_future(self._admission.changed())
+                    await asyncio.wait((changed, draining), return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
+                else:
+                    return
+        finally:
+            draining.cancel()
+
+    def _reads(self) -> bool:
+        """Read ahead; False where enough waits already or nothing is left."""
+        before = self._feed.size
+        try:
+            self._feed.read()
         except CallerError as error:
             self._stop(error)
-            return None
-        self._planned = job is not None
-        return job
+            return False
+        return self._feed.size != before or not (self._feed.exhausted or self._feed.size)
+
+    async def _work(self, job: Job) -> None:
+        try:
+            await self._play(job)
+        except (CallerError, OutageError) as error:
+            self._stop(error)
+        finally:
+            del self._running[job.slot.key]
+            self._admission.leave(job.slot.agent)
 
     async def _play(self, job: Job) -> None:
         while True:
-            rollout = await self._worker.play(job)
-            failure = rollout.failure
-            self._heed(rollout)
+            played = await self._worker.play(job)
+            entry = played.entry
+            failure = entry.failure
+            if failure is not None and failure.kind == "drained":
+                await self._record(played, final=False)
+                return
             wait = None if failure is None else self._retry.wait(failure, job.attempt)
-            await self._recorder.record(rollout)
+            await self._record(played, final=wait is None)
             if wait is None:
                 break
             for observer in self._observers:
-                observer.retrying(rollout, wait)
+                observer.retrying(entry, wait)
             if await self._drained_within(wait):
                 # The slot is owed: the same command will play it.
                 return
             job = msgspec.structs.replace(job, attempt=job.attempt + 1)
+        self._count(entry)
+        if self._deliver is not None and played.rollout is not None:
+            await self._deliver(played.rollout)
+
+    async def _record(self, played: Played, *, final: bool) -> None:
+        await self._recorder.record(played.entry, played.row, played.response, final=final)
+
+    def _count(self, entry: Entry) -> None:
         self.ended += 1
         for observer in self._observers:
-            observer.ended(rollout)
-        if self._deliver is not None:
-            await self._deliver(rollout)
+            observer.ended(entry)
+        if entry.failure is not None:
+            self.failed += 1
+            self._heed_failures()
 
-    def _heed(self, rollout: Rollout) -> None:
-        """One refusal may be a stray; several in a row, and no success between, are the key or the name."""
-        failure = rollout.failure
-        if failure is None:
-            self._refusals, self._rewarded = 0, True
-        elif failure.kind == "denied":
-            self._refusals += 1
-            self._last_refusal = failure
-            if self._refusals >= REFUSALS:
-                self._stop(self._refused(failure))
-
-    @staticmethod
-    def _refused(failure: Failure) -> ConfigError:
-        return ConfigError(f"the model refuses every request: {failure.detail}")
+    def _heed_failures(self) -> None:
+        most = self._max_failures
+        if most is None:
+            return
+        if most >= 1 and self.failed > most:
+            self.stop(f"{self.failed} slots failed, and max_failures is {most:g}")
+        elif most < 1 and self.ended >= _SHARE_AFTER and self.failed > most * self.ended:
+            self.stop(f"{self.failed} of {self.ended} slots failed, and max_failures is {most:g}")
 
     async def _drained_within(self, seconds: float) -> bool:
         try:
@@ -159,7 +237,7 @@ class Collector:
         except TimeoutError:
             return False
 
-    def _stop(self, error: CallerError) -> None:
+    def _stop(self, error: CallerError | OutageError) -> None:
         if self._fault is None:
             self._fault = error
         self.drain()

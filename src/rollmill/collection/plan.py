@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
-from rollmill.collection.source import Planned
+from rollmill.collection.source import Planned, Source, Stretch
 from rollmill.collection.worker import Job
-from rollmill.store.ledger import Ledger
+from rollmill.errors import ConfigError
+from rollmill.store.ledger import Ledger, Owed, Wanted
 from rollmill.types import Slot, Task
+
+LOOK_AHEAD = 512
+"""How many jobs wait at most to be played."""
 
 
 class Plan:
@@ -17,31 +22,129 @@ class Plan:
 
     def __init__(
         self,
-        tasks: Iterable[Planned],
+        source: Source,
         ledger: Ledger,
         *,
         repeats: Callable[[str], int] = lambda _: 1,
         overrides: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        meet: Callable[[str], None] = lambda _: None,
+        skip: Callable[[ConfigError], None] | None = None,
     ) -> None:
-        self._tasks = tasks
+        """`meet` hears of every agent before its first row; `skip` of bad rows, which without it stop the plan.
+
+        With a `seed`, every slot is asked with one of its own that follows from it.
+        """
+        self._source = source
         self._ledger = ledger
         self._repeats = repeats
-        self._overrides = overrides or {}
+        self._overrides = dict(overrides or {})
+        self._seed = seed
+        self._meet = meet
+        self._skip = skip
+        self._met: set[str] = set()
+        self.tasks = self.planned = self.held = self.held_failed = 0
+        """What was read so far: rows, slots, and the slots that had ended already."""
 
     def __iter__(self) -> Iterator[Job]:
-        for task, slot in self._slots():
-            indexed = self._ledger.indexed(slot, self._repeats(slot.agent), task.get("_ng_task_index"))
-            if not self._ledger.holds(slot):
-                yield Job(indexed, task.with_params(self._overrides))
+        for jobs in self.stretches():
+            yield from jobs
 
-    def held(self) -> int:
-        """How many of its slots the output holds already. Reads the tasks through."""
-        return sum(self._ledger.holds(slot) for _, slot in self._slots())
+    def stretches(self) -> Iterator[list[Job]]:
+        """The jobs of some rows after the other; an empty list where all of them have ended."""
+        for stretch in self._source.stretches():
+            known = self._ledger.recall(stretch.source, stretch.number, stretch.hashes) if stretch.hashes else None
+            yield self._recalled(stretch, known) if known is not None else self._parsed(stretch)
 
-    def _slots(self) -> Iterator[tuple[Task, Slot]]:
-        seen: Counter[tuple[str, str]] = Counter()
-        for planned in self._tasks:
-            key = planned.agent, planned.task.identity
-            for repeat in range(self._repeats(planned.agent)):
-                yield planned.task, Slot(*key, occurrence=seen[key], repeat=repeat)
-            seen[key] += 1
+    def _recalled(self, stretch: Stretch, known: list[Wanted]) -> list[Job]:
+        for agent in {wanted.agent for wanted in known}:
+            self._introduce(agent)
+        owed, _ = self._ledger.plan(known, self._repeats)
+        self._count(owed)
+        return [job for place, one in enumerate(owed) if one.slots for job in self._jobs(stretch[place].task, one)]
+
+    def _parsed(self, stretch: Stretch) -> list[Job]:
+        rows = list(self._good(stretch))
+        for planned in rows:
+            self._introduce(planned.agent)
+        wanted = [_wanted(planned) for planned in rows]
+        owed, tasks = self._ledger.plan(wanted, self._repeats)
+        self._count(owed)
+        # A row that brings an index is parsed for it again.
+        if stretch.hashes and len(rows) == len(stretch) and all(one.given is None for one in wanted):
+            self._ledger.remember(stretch.source, stretch.number, stretch.hashes, tasks)
+        return [job for planned, one in zip(rows, owed, strict=True) for job in self._jobs(planned.task, one)]
+
+    def _good(self, stretch: Stretch) -> Iterator[Planned]:
+        for place in range(len(stretch)):
+            try:
+                yield stretch[place]
+            except ConfigError as error:
+                if self._skip is None:
+                    raise
+                self._skip(error)
+
+    def _introduce(self, agent: str) -> None:
+        if agent not in self._met:
+            self._meet(agent)
+            self._met.add(agent)
+
+    def _count(self, owed: list[Owed]) -> None:
+        self.tasks += len(owed)
+        for one in owed:
+            self.held += one.held
+            self.held_failed += one.failed
+            self.planned += one.held + len(one.slots)
+
+    def _jobs(self, task: Task, owed: Owed) -> Iterator[Job]:
+        if not owed.slots:
+            return
+        asked = task.with_params(self._overrides)
+        for slot in owed.slots:
+            yield Job(slot, asked if self._seed is None else asked.with_params({"seed": _seed_of(slot, self._seed)}))
+
+
+class Feed:
+    """The jobs that come next, agents taking turns: one whose environment is full does not hold up the others."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._stretches = plan.stretches()
+        self._queues: dict[str, deque[Job]] = {}
+        self._size = 0
+        self.exhausted = False
+
+    def take(self, has_room: Callable[[str], bool] = lambda _: True) -> Job | None:
+        for agent, queue in self._queues.items():
+            if queue and has_room(agent):
+                # Its next turn comes after the others'.
+                self._queues[agent] = self._queues.pop(agent)
+                self._size -= 1
+                return queue.popleft()
+        return None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self) -> None:
+        """Read some rows more, unless enough wait already. Raises `ConfigError` for a bad row."""
+        if self.exhausted or self._size >= LOOK_AHEAD:
+            return
+        jobs = next(self._stretches, None)
+        if jobs is None:
+            self.exhausted = True
+            return
+        for job in jobs:
+            self._queues.setdefault(job.slot.agent, deque()).append(job)
+        self._size += len(jobs)
+
+
+def _wanted(planned: Planned) -> Wanted:
+    identity = bytes.fromhex(planned.task.identity)
+    return Wanted(planned.agent, identity, planned.task_index, planned.rollout_index)
+
+
+def _seed_of(slot: Slot, seed: int) -> int:
+    """Any number that providers take as a seed: below 2**31."""
+    digest = blake2b(f"{seed}/{slot.key}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> 1

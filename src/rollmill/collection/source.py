@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
 
 from rollmill.errors import ConfigError
-from rollmill.taskset import parse, read_rows
+from rollmill.taskset import is_plain, parse, read_rows
 from rollmill.types import AgentRef, Task
 
+STRETCH = 128
+"""How many rows are read at once."""
+_READ_THROUGH = 16 * 2**20
+_FIRST_ROWS = 1000
 
-class Planned(Struct, frozen=True):
-    """A task and the agent that plays it."""
+
+class Planned(NamedTuple):
+    """A task, the agent that plays it, and the indices that its row brings."""
 
     agent: str
     task: Task
+    task_index: int | None = None
+    rollout_index: int | None = None
 
 
-class Source(Protocol):
-    """A stream of planned tasks that can be read again."""
+class Stretch:
+    """Some rows of a source that follow each other, parsed when they are asked for."""
 
-    name: str
+    def __init__(self, source: str, number: int, rows: Sequence[Any], parse: Callable[[Any], Planned]) -> None:
+        self.source, self.number = source, number
+        self._rows, self._parse = rows, parse
+        self.hashes = b""
+        """What tells whether the rows are those of the last time; nothing, where reading them anew costs nothing."""
 
-    def __iter__(self) -> Iterator[Planned]: ...
+    def __len__(self) -> int:
+        return len(self._rows)
 
-    def survey(self) -> Survey:
-        """Read it through once, before anything is played: a bad row is found now, not in an hour."""
-        ...
+    def __getitem__(self, place: int) -> Planned:
+        """Raises `ConfigError` for a row that is wrong."""
+        return self._parse(self._rows[place])
 
 
 class Survey(Struct, frozen=True):
     agents: Counter[str]
-    """How many tasks each agent has."""
-    indices: frozenset[int] = frozenset()
-    """The task indices that rows bring with them."""
+    """The agents that play its rows; how many each, where `tasks` is known."""
+    tasks: int | None
+    """How many rows there are, if that was worth finding out."""
+
+
+class Source(Protocol):
+    """A stream of rows."""
+
+    name: str
+
+    def stretches(self) -> Iterator[Stretch]: ...
+
+    def survey(self) -> Survey:
+        """Look at it before anything is played: a bad row is found now, not in an hour, unless it is a large file."""
+        ...
+
+    def count(self) -> int | None:
+        """How many rows it has, counted without parsing them; for another thread. None where that cannot be known."""
+        ...
 
 
 class Player(Struct, frozen=True):
@@ -55,35 +86,64 @@ Route = Callable[[AgentRef | None], Player]
 
 
 class RowFile:
-    """A JSONL file of rows."""
+    """A JSONL file of rows: plain, `.gz`, `.zst`, or a stream such as standard input."""
 
     def __init__(self, path: Path, route: Route, limit: int | None = None) -> None:
         self.name = str(path)
         self._path, self._route, self._limit = path, route, limit
 
     def __iter__(self) -> Iterator[Planned]:
-        for number, row in itertools.islice(read_rows(self._path), self._limit):
-            place = f"{self._path}, line {number}"
-            try:
-                player = self._route(_agent_ref(row))
-                task = parse(row, player.task_type, place)
-                player.check(task)
-            except ConfigError as error:
-                text = str(error)
-                raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
-            yield Planned(player.agent, task)
+        for stretch in self.stretches():
+            for place in range(len(stretch)):
+                yield stretch[place]
+
+    def stretches(self) -> Iterator[Stretch]:
+        rows = itertools.islice(read_rows(self._path), self._limit)
+        for number in itertools.count():
+            some = list(itertools.islice(rows, STRETCH))
+            if not some:
+                return
+            stretch = Stretch(self.name, number, some, self._planned)
+            if self._again:
+                stretch.hashes = _hashes(some)
+            yield stretch
 
     def survey(self) -> Survey:
-        agents: Counter[str] = Counter()
-        indices: set[int] = set()
-        for planned in self:
-            agents[planned.agent] += 1
-            given = planned.task.get("_ng_task_index")
-            if given is not None:
-                indices.add(given)
+        if not self._again:
+            return Survey(Counter(), None)
+        small = self._path.stat().st_size <= _READ_THROUGH
+        agents = Counter(planned.agent for planned in itertools.islice(self, None if small else _FIRST_ROWS))
         if not agents:
             raise ConfigError(f"{self._path}: there is no task in it")
-        return Survey(agents, frozenset(indices))
+        return Survey(agents, agents.total() if small else None)
+
+    def count(self) -> int | None:
+        if not (self._again and is_plain(self._path)):
+            return None
+        with self._path.open("rb", buffering=0) as file:
+            count, last = 0, b"\n"
+            while chunk := file.read(1 << 20):
+                count, last = count + chunk.count(b"\n"), chunk[-1:]
+        count += last != b"\n"
+        return min(count, self._limit) if self._limit else count
+
+    @property
+    def _again(self) -> bool:
+        """Whether it can be read more than once."""
+        return self._path.is_file()
+
+    def _planned(self, numbered: tuple[int, bytes]) -> Planned:
+        number, row = numbered
+        place = f"{self._path}, line {number}"
+        try:
+            head = _read_head(row)
+            player = self._route(head.agent_ref)
+            task = parse(row, player.task_type, place)
+            player.check(task)
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
+        return Planned(player.agent, task, head.task_index, head.rollout_index)
 
 
 class Procedure:
@@ -93,27 +153,79 @@ class Procedure:
         self.name = f"{agent}'s own procedure"
         self._agent, self._tasks, self._limit = agent, tasks, limit
 
-    def __iter__(self) -> Iterator[Planned]:
-        return (Planned(self._agent, task) for task in itertools.islice(self._tasks(), self._limit))
+    def stretches(self) -> Iterator[Stretch]:
+        tasks = itertools.islice(self._tasks(), self._limit)
+        for number in itertools.count():
+            some = list(itertools.islice(tasks, STRETCH))
+            if not some:
+                return
+            yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
 
     def survey(self) -> Survey:
-        return Survey(Counter({self._agent: self._limit}))
+        return Survey(Counter({self._agent: self._limit}), self._limit)
+
+    def count(self) -> int | None:
+        return self._limit
+
+
+class Several:
+    """Several sources, taken in turns: none waits for another's end."""
+
+    def __init__(self, sources: Sequence[Source], limit: int | None = None) -> None:
+        self.name = ", ".join(source.name for source in sources)
+        self._sources, self._limit = sources, limit
+
+    def stretches(self) -> Iterator[Stretch]:
+        running = [source.stretches() for source in self._sources]
+        left = sys.maxsize if self._limit is None else self._limit
+        while running and left > 0:
+            for one in list(running):
+                stretch = next(one, None)
+                if stretch is None:
+                    running.remove(one)
+                elif len(stretch) > left:
+                    yield Stretch(stretch.source, stretch.number, range(left), stretch.__getitem__)
+                    return
+                else:
+                    left -= len(stretch)
+                    yield stretch
+
+    def survey(self) -> Survey:
+        surveys = [source.survey() for source in self._sources]
+        counts = [survey.tasks for survey in surveys]
+        agents = sum((survey.agents for survey in surveys), Counter[str]())
+        return Survey(agents, None if self._limit or None in counts else sum(count or 0 for count in counts))
+
+    def count(self) -> int | None:
+        counts = [source.count() for source in self._sources]
+        if None in counts:
+            return None
+        whole = sum(count or 0 for count in counts)
+        return whole if self._limit is None else min(whole, self._limit)
 
 
 class _Head(Struct):
     agent_ref: AgentRef | None = None
     task_index: Annotated[int, Meta(ge=0)] | None = msgspec.field(name="_ng_task_index", default=None)
+    rollout_index: Annotated[int, Meta(ge=0)] | None = msgspec.field(name="_ng_rollout_index", default=None)
 
 
 _head = msgspec.json.Decoder(_Head)
 
 
-def _agent_ref(row: bytes) -> AgentRef | None:
-    """Who a row asks for. What else a collection reads of it is checked here too."""
+def _read_head(row: bytes) -> _Head:
+    """Who a row asks for, and the indices that it brings."""
     try:
-        return _head.decode(row).agent_ref
+        return _head.decode(row)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The row is wrong as a whole; parsing it says how.
-        return None
+        return _Head()
+
+
+def _hashes(rows: Iterable[tuple[int, bytes]]) -> bytes:
+    hashes = array("Q")
+    for _, row in rows:
+        hashes.frombytes(blake2b(row, digest_size=8).digest())
+    return hashes.tobytes()

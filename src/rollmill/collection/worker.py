@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from rollmill.store.schema import Entry
 from rollmill.types import Rollout, Slot, Task
 
 
@@ -17,7 +18,22 @@ class Job(Struct, frozen=True):
     attempt: int = 1
 
 
+class Played(Struct, frozen=True):
+    """One attempt, ready to be recorded."""
+
+    entry: Entry
+    row: bytes = b""
+    """The line of the output, where it was rewarded."""
+    response: Raw = Raw(b"null")
+    """What had happened, where it failed."""
+    rollout: Rollout | None = None
+    """The record itself, where it was played in this process."""
+
+
 class Worker(Protocol):
     """Plays whole rollouts, many at once."""
 
-    async def play(self, job: Job) -> Rollout: ...
+    async def play(self, job: Job) -> Played: ...
+
+    def drain(self) -> None:
+        """Give up what only waits to try again: its failure is of the kind `drained`, and the slot is owed."""

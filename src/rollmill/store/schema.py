@@ -6,12 +6,14 @@ The row is the input row, whole, with what happened beside it: `response`, `rewa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.types import (
+    Failure,
     Response,
     Reward,
     Rollout,
@@ -80,6 +82,9 @@ class Summary(Struct, frozen=True):
     rollout_index: int = msgspec.field(name="_ng_rollout_index")
     usage: _Usage = _Usage()
     reward_components: dict[str, float] = {}
+    verification_skipped: bool = False
+    task_name: Any = None
+    dataset: Any = None
 
     @property
     def slot(self) -> Slot:
@@ -87,12 +92,89 @@ class Summary(Struct, frozen=True):
         return Slot(key.agent, key.task, key.occurrence, key.repeat, self.task_index, self.rollout_index)
 
 
+class Entry(Struct, frozen=True):
+    """One attempt as far as counting needs it: rewarded, or with the failure that took the reward's place."""
+
+    slot: Slot
+    stop: str
+    reward: float | None = None
+    """None also where verification was deferred: no metric counts a placeholder."""
+    parts: dict[str, float] = {}
+    metrics: dict[str, float] = {}
+    failure: Failure | None = None
+    model: str = ""
+    attempt: int = 1
+    turns: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    seconds: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    """What the row says it belongs to: `task_name`, `dataset`."""
+    run: str = ""
+
+
 _summary = msgspec.json.Decoder(Summary)
+_LABELS = ("task_name", "dataset")
 
 
 def read_summary(row: bytes) -> Summary:
     """Raises `msgspec.DecodeError` for what is no row of ours."""
     return _summary.decode(row)
+
+
+def stored_entry(row: bytes) -> Entry:
+    """What counting needs of a stored row. Raises as `read_summary` does."""
+    summary = read_summary(row)
+    block, usage = summary.rollmill, summary.usage
+    return Entry(
+        slot=summary.slot,
+        stop=str(block.stop),
+        reward=None if summary.verification_skipped else summary.reward,
+        parts=summary.reward_components,
+        metrics=block.metrics,
+        model=block.model,
+        attempt=block.attempt,
+        turns=block.turns,
+        tool_calls=block.tool_calls,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        seconds=block.seconds,
+        labels={name: label for name in _LABELS if isinstance(label := getattr(summary, name), str)},
+        run=block.run,
+    )
+
+
+def entry_of(rollout: Rollout, run: str = "") -> Entry:
+    """What counting needs of a rollout that has just ended."""
+    usage, reward = rollout.response.usage, rollout.reward
+    skipped = reward is None or "verification_skipped" in reward.notes
+    return Entry(
+        slot=rollout.slot,
+        stop=str(rollout.stop),
+        reward=None if skipped or reward is None else reward.value,
+        parts=reward.parts if reward else {},
+        metrics=reward.metrics if reward else {},
+        failure=rollout.failure,
+        model=rollout.model,
+        attempt=rollout.attempt,
+        turns=rollout.turns,
+        tool_calls=rollout.tool_calls,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        seconds=rollout.seconds,
+        labels=_labels(rollout.task.fields),
+        run=run,
+    )
+
+
+def _labels(fields: Mapping[str, Raw]) -> dict[str, str]:
+    given = {name: decode(fields[name]) for name in _LABELS if name in fields}
+    return {name: label for name, label in given.items() if isinstance(label, str)}
 
 
 def write_row(rollout: Rollout, run: str) -> bytes:

@@ -1,0 +1,41 @@
+"""Where a run keeps what it has besides its output: `runs/a.jsonl` has `runs/a.run/` beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rollmill.errors import StoreError
+
+ENDINGS = (".jsonl.zst", ".jsonl")
+
+
+def stem(output: Path) -> str:
+    """The name of an output without its ending."""
+    for ending in ENDINGS:
+        if output.name.endswith(ending):
+            return output.name.removesuffix(ending)
+    return output.name
+
+
+def run_folder(output: Path) -> Path:
+    """Nothing but outputs matches `*.jsonl`: scripts that glob would take a sidecar for rollouts."""
+    return output.with_name(f"{stem(output)}.run")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file: a reader sees the old one or the new one, never half of one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Hand all of it to the operating system; a write may take less than it is given."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]

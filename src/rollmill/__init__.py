@@ -14,9 +14,9 @@ if TYPE_CHECKING:
         StoreError,
         ToolError,
     )
-    from rollmill.launch import collect
     from rollmill.model import Conversation, Model, Sampling, Scripted
     from rollmill.rollout import Deadlines, play, verify_again
+    from rollmill.stream import collect
     from rollmill.taskset import Taskset, from_hub, from_jsonl, from_rows
     from rollmill.tools import tool
     from rollmill.types import (
@@ -47,7 +47,7 @@ __version__ = "0.1.0"
 
 # Where the public names live, the lowest layer first. They are imported when a name is first used: `import rollmill` is
 # free for a program that may not play anything.
-_HOMES = ("types", "errors", "tools", "model", "environment", "agent", "rollout", "taskset", "launch")
+_HOMES = ("types", "errors", "tools", "model", "environment", "agent", "rollout", "taskset", "stream")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,12 @@
-"""From a configuration, or from objects, to live parts: the one place that knows what runs where."""
+"""From a configuration to live parts: the one place that knows what runs where."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
+import inspect
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,17 @@ import msgspec
 from msgspec import Struct
 
 from rollmill import plugins
-from rollmill.agent import Agent
-from rollmill.collection.collector import Collector, Forgetful, Recorder
-from rollmill.collection.plan import Plan
+from rollmill.collection.calls import Calls, Persistent
+from rollmill.collection.limits import Places
+from rollmill.collection.options import Limits
 from rollmill.collection.retry import RetryPolicy
-from rollmill.collection.source import Planned
-from rollmill.collection.worker import Job
 from rollmill.config import Config, Instance, convert, masked
-from rollmill.environment import Compute, World, opened
-from rollmill.errors import CallerError, ConfigError, suggestion
-from rollmill.model import Endpoint, Model, Sampling
-from rollmill.rollout import Deadlines, play
-from rollmill.store.journal import Journal
-from rollmill.store.ledger import Ledger
-from rollmill.store.manifest import Identity, begin
-from rollmill.store.recorder import Recorder as JournalRecorder
-from rollmill.types import Rollout, Task
+from rollmill.environment import World, opened
+from rollmill.errors import ConfigError, suggestion
+from rollmill.local import LocalWorker, Seat
+from rollmill.model import Endpoint, Model
+from rollmill.rollout import Deadlines, Deferred, at_once
+from rollmill.store.manifest import Identity
 from rollmill.verification.pool import RewardPool
 
 PLACES = 64
@@ -37,71 +33,50 @@ PLACES = 64
 _COMMON = {"entrypoint", "host", "port", "num_workers", "domain", "datasets", "description", "verified", "verified_url"}
 
 
-class Seat(Struct, frozen=True):
-    """Everything that one agent of a configuration plays with."""
+class Setup(Struct, frozen=True):
+    """Everything that a worker needs to know, as data: it can be sent to another process."""
 
-    world: World
-    agent: Agent
-    model: Model
+    instances: dict[str, Instance]
+    agents: tuple[str, ...]
+    """Those that are known to play; others are made when their first row comes."""
+    run: str = ""
+    places: int | None = None
+    limits: Limits = Limits()
+    attempts: int = 3
+    outage_s: float = 50.0
+    deadlines: Deadlines = Deadlines()
+    placeholder: float | None = None
+    """The reward where verification is deferred."""
+    share: int = 1
+    """How many workers share the limits."""
 
-
-def places_of(model: Model) -> int:
-    """How many rollouts a model can well serve at once."""
-    return getattr(model, "places", None) or PLACES
-
-
-class LocalWorker:
-    """Plays in this process, with the objects themselves."""
-
-    def __init__(self, seats: Mapping[str, Seat], compute: Compute, deadlines: Deadlines) -> None:
-        self.seats = seats
-        self._compute = compute
-        self._deadlines = deadlines
-
-    @property
-    def places(self) -> int:
-        return min(places_of(seat.model) for seat in self.seats.values())
-
-    async def play(self, job: Job) -> Rollout:
-        seat = self.seats[job.slot.agent]
-        try:
-            return await play(
-                job.task,
-                seat.world,
-                seat.agent,
-                seat.model,
-                slot=job.slot,
-                attempt=job.attempt,
-                compute=self._compute,
-                deadlines=self._deadlines,
-            )
-        except CallerError as error:
-            raise type(error)(f"task {job.slot.task_index}: {error}") from error
+    def __repr__(self) -> str:
+        return f"<Setup of {', '.join(self.instances)}>"  # fields may hold secrets
 
 
 @asynccontextmanager
-async def assemble(
-    config: Config[Any],
-    agents: Iterable[str],
-    *,
-    policy: Instance | None = None,
-    deadlines: Deadlines = Deadlines(),
-) -> AsyncIterator[LocalWorker]:
-    """The live parts of some of a configuration's agents, all with the model `policy` if it is given.
-
-    Raises `ConfigError` if an endpoint does not answer.
-    """
+async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
+    """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer."""
     async with AsyncExitStack() as stack:
-        builder = _Builder(_with_policy(config, policy), stack)
-        seats = {name: await builder.seat(name) for name in sorted(agents)}
+        builder = _Builder(setup, stack)
+        for name in sorted(setup.agents):
+            await builder.seat(name)
         await asyncio.gather(*(model.check() for model in builder.models.values() if isinstance(model, Endpoint)))
         compute = await stack.enter_async_context(RewardPool())
-        yield LocalWorker(seats, compute, deadlines)
+        yield LocalWorker(
+            builder.seat,
+            compute,
+            run=setup.run,
+            admission=Places(setup.places or builder.places),
+            calls=builder.calls,
+            deadlines=setup.deadlines,
+            judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
+        )
 
 
-def agent_instance(config: Config[Any], name: str | None) -> Instance:
+def agent_instance(instances: Mapping[str, Instance], name: str | None) -> Instance:
     """The agent of that name, else the only one."""
-    agents = {key: one for key, one in config.instances.items() if one.kind == "responses_api_agents"}
+    agents = {key: one for key, one in instances.items() if one.kind == "responses_api_agents"}
     if name in agents:
         return agents[name]
     listed = (
@@ -114,14 +89,13 @@ def agent_instance(config: Config[Any], name: str | None) -> Instance:
     return next(iter(agents.values()))
 
 
-def environment_instance(config: Config[Any], agent: Instance) -> Instance:
+def environment_instance(instances: Mapping[str, Instance], agent: Instance) -> Instance:
     """The environment that an agent plays in."""
-    return config.instances[_reference(agent, "resources_server", "resources_servers")]
+    return instances[_reference(agent, "resources_server", "resources_servers")]
 
 
-async def check_endpoint(config: Config[Any], agent: str | None, policy: Instance | None) -> None:
+async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
     """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
-    instances = _with_policy(config, policy)
     agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
     name = agent or (agents[0] if len(agents) == 1 else None)
     if name not in agents or name is None:
@@ -131,33 +105,47 @@ async def check_endpoint(config: Config[Any], agent: str | None, policy: Instanc
         await model.check()
 
 
-def identities(
-    config: Config[Any], agents: Iterable[str], *, sampling: Mapping[str, Any], policy: Instance | None = None
-) -> dict[str, Identity]:
-    """What must stay the same on one output, for each agent. Nothing is opened or loaded for it."""
-    instances = _with_policy(config, policy)
-    found: dict[str, Identity] = {}
-    for name in agents:
-        agent = instances[name]
-        environment = instances[_reference(agent, "resources_server", "resources_servers")]
-        kind = plugins.environment(environment.implementation)
-        found[name] = Identity(
-            model=_make_model(instances[_reference(agent, "model_server", "responses_api_models")]).name,
-            sampling=dict(sampling),
-            environment=plugins.environment_name(environment.implementation),
-            version=kind.version,
-            environment_config=masked(own_fields(environment)),
-            agent_config=masked(own_fields(agent)),
-            other_models={
-                field: _make_model(instances[value["name"]]).name
-                for field, value in environment.fields.items()
-                if _is_reference(value, "responses_api_models")
-            },
+def identity_of(instances: Mapping[str, Instance], name: str, sampling: Mapping[str, Any]) -> Identity:
+    """What must stay the same on one output, for an agent. Nothing is opened or loaded for it."""
+    agent = instances[name]
+    environment = environment_instance(instances, agent)
+    kind = plugins.environment(environment.implementation)
+    return Identity(
+        model=_make_model(instances[_reference(agent, "model_server", "responses_api_models")]).name,
+        sampling=dict(sampling),
+        environment=plugins.environment_name(environment.implementation),
+        version=kind.version,
+        environment_config=masked(own_fields(environment)),
+        agent_config=masked(own_fields(agent)),
+        other_models={
+            field: _make_model(instances[value["name"]]).name
+            for field, value in environment.fields.items()
+            if _is_reference(value, "responses_api_models")
+        },
+    )
+
+
+def refuse_deferring(instances: Mapping[str, Instance], name: str) -> None:
+    """Raise `ConfigError` where what is not verified at once never can be."""
+    kind = plugins.environment(environment_instance(instances, instances[name]).implementation)
+    if kind.verification == "unsupported":
+        raise ConfigError(
+            f"verify=defer: {kind.__name__} declares verification = unsupported, so its rollouts cannot be verified "
+            "later; collect with verify=now"
         )
+
+
+def fingerprints(instances: Mapping[str, Instance], agents: Iterable[str]) -> dict[str, str]:
+    """A hash of the source of each agent's environment."""
+    found = {}
+    for name in agents:
+        kind = plugins.environment(environment_instance(instances, instances[name]).implementation)
+        if source := inspect.getsourcefile(kind):
+            found[name] = blake2b(Path(source).read_bytes(), digest_size=8).hexdigest()
     return found
 
 
-def _with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Instance]:
+def with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Instance]:
     """The configuration's instances, all agents with the model `policy` if it is given."""
     if policy is None:
         return config.instances
@@ -177,18 +165,34 @@ def _make_model(instance: Instance) -> Model:
 
 
 class _Builder:
-    """Builds each instance once, and enters what has to be entered."""
+    """Builds each instance once, when it is first needed, and enters what has to be entered."""
 
-    def __init__(self, instances: Mapping[str, Instance], stack: AsyncExitStack) -> None:
-        self._instances = instances
+    def __init__(self, setup: Setup, stack: AsyncExitStack) -> None:
+        self._setup = setup
+        self._instances = setup.instances
         self._stack = stack
         self.models: dict[str, Model] = {}
+        self.calls: list[Calls] = []
         self._worlds: dict[str, World] = {}
+        self._seats: dict[str, Seat] = {}
+        self._building = asyncio.Lock()
 
     async def seat(self, name: str) -> Seat:
+        found = self._seats.get(name)
+        if found is None:
+            async with self._building:
+                found = self._seats[name] = self._seats.get(name) or await self._seat(name)
+        return found
+
+    @property
+    def places(self) -> int:
+        """How many rollouts the models can well serve at once."""
+        return min((getattr(model, "places", None) or PLACES for model in self.models.values()), default=PLACES)
+
+    async def _seat(self, name: str) -> Seat:
         instance = self._instances[name]
         model = await self._model(_reference(instance, "model_server", "responses_api_models"))
-        world = await self._world(self._instances[_reference(instance, "resources_server", "resources_servers")])
+        world = await self._world(environment_instance(self._instances, instance))
         module = plugins.agent(instance.implementation)
         return Seat(world, module.make(convert(own_fields(instance), module.Fields, instance.at)), model)
 
@@ -197,7 +201,9 @@ class _Builder:
             model = _make_model(self._instances[name])
             if isinstance(model, AbstractAsyncContextManager):
                 await self._stack.enter_async_context(model)
-            self.models[name] = model
+            calls = Calls(RetryPolicy(attempts=self._setup.attempts), outage_s=self._setup.outage_s)
+            self.calls.append(calls)
+            self.models[name] = Persistent(model, calls)
         return self.models[name]
 
     async def _world(self, instance: Instance) -> World:
@@ -232,86 +238,3 @@ def _reference(instance: Instance, field: str, kind: str) -> str:
     if not _is_reference(value, kind):
         raise ConfigError(f"{instance.at}.{field}: expected {{type: {kind}, name: …}}")
     return str(value["name"]) if isinstance(value, dict) else ""
-
-
-# The Python way in.
-
-
-async def collect(
-    tasks: Iterable[Task],
-    environment: World,
-    agent: Agent,
-    model: Model,
-    *,
-    repeats: int = 1,
-    places: int | None = None,
-    out: str | Path | None = None,
-    sampling: Sampling | Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    models: Mapping[str, Model] | None = None,
-    retry: RetryPolicy = RetryPolicy(),
-    deadlines: Deadlines = Deadlines(),
-) -> AsyncIterator[Rollout]:
-    """Play tasks, `places` at once, and give each rollout when it ends.
-
-    `config` and `models` are the environment's own: its settings, and for example a judge. With `out` rollouts are
-    recorded too, and what that file holds already is not played again. Leaving the loop early stops the rest.
-    """
-    overrides = sampling.overrides() if isinstance(sampling, Sampling) else dict(sampling or {})
-    name = type(agent).__name__
-    identity = Identity(
-        model.name,
-        overrides,
-        *_identity_of(environment),
-        environment_config=masked(config or {}),
-        other_models={name: model.name for name, model in (models or {}).items()},
-    )
-    places = places or places_of(model)
-    ended: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=places)
-    async with AsyncExitStack() as stack:
-        if isinstance(model, AbstractAsyncContextManager):
-            await stack.enter_async_context(model)
-        seat = Seat(await stack.enter_async_context(opened(environment, config, models)), agent, model)
-        worker = LocalWorker({name: seat}, await stack.enter_async_context(RewardPool()), deadlines)
-        ledger, recorder = _recording(stack, out, {name: identity})
-        plan = Plan((Planned(name, task) for task in tasks), ledger, repeats=lambda _: repeats, overrides=overrides)
-        collector = Collector(worker, plan, places=places, recorder=recorder, deliver=ended.put, retry=retry)
-        running = asyncio.create_task(_run_to_end(collector, ended))
-        try:
-            while (rollout := await ended.get()) is not None:
-                yield rollout
-            await running
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-
-def _identity_of(world: World) -> tuple[str, str]:
-    """The name and the version of what makes an environment."""
-    kind = world.func if isinstance(world, functools.partial) else world
-    return getattr(kind, "__name__", type(kind).__name__), getattr(kind, "version", "1")
-
-
-async def _run_to_end(collector: Collector, ended: asyncio.Queue[Rollout | None]) -> None:
-    try:
-        await collector.run()
-    except asyncio.CancelledError:
-        # Whoever was reading has gone: a last word would wait for ever in a full queue.
-        raise
-    except BaseException:
-        await ended.put(None)
-        raise
-    await ended.put(None)
-
-
-def _recording(stack: AsyncExitStack, out: str | Path | None, agents: dict[str, Identity]) -> tuple[Ledger, Recorder]:
-    ledger = Ledger()
-    if out is None:
-        return ledger, Forgetful()
-    journal = stack.enter_context(Journal(Path(out)))
-    for summary in journal.summaries():
-        ledger.add(summary)
-    import rollmill
-
-    manifest = begin(journal.folder, version=rollmill.__version__, command=[], agents=agents, config={})
-    return ledger, stack.enter_context(JournalRecorder(journal, manifest.run))

@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -55,6 +55,31 @@ async def in_thread(part: RewardPart, task: Task, trajectory: Trajectory, snapsh
         raise
 
 
+class Judge(Protocol):
+    """Gives a rollout its reward."""
+
+    async def __call__(self, world: Environment[Any], compute: Compute) -> Reward: ...
+
+
+async def at_once(world: Environment[Any], compute: Compute) -> Reward:
+    """The environment's own reward."""
+    return await world.score(compute)
+
+
+SKIPPED = "verification_skipped"
+"""The note of a reward that is only a placeholder."""
+
+
+class Deferred:
+    """A placeholder, for rollouts that are verified later."""
+
+    def __init__(self, placeholder: float = 0.0) -> None:
+        self._reward = Reward(placeholder, notes={SKIPPED: True})
+
+    async def __call__(self, world: Environment[Any], compute: Compute) -> Reward:
+        return self._reward
+
+
 async def play(
     task: Task,
     environment: World,
@@ -65,6 +90,7 @@ async def play(
     attempt: int = 1,
     compute: Compute = in_thread,
     deadlines: Deadlines = Deadlines(),
+    judge: Judge = at_once,
 ) -> Rollout:
     """Play a task once. A rollout that failed is returned with its failure; only a wrong caller raises."""
     trajectory = Trajectory(task.prompt)
@@ -80,7 +106,7 @@ async def play(
             async with _stage("agent", "play", deadlines.play_s, trajectory):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
             async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
-                reward = await world.score(compute)
+                reward = await judge(world, compute)
         finally:
             await _close(world, deadlines.close_s)
     except RolloutError as error:

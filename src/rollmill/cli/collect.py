@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import shlex
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import rollmill
 from rollmill import plugins
-from rollmill.cli.guard import INTERRUPTED, SOME_FAILED, guarded
+from rollmill.cli import summary
+from rollmill.cli.guard import SOME_FAILED, guarded
 from rollmill.cli.help import option_lines
+from rollmill.cli.loop import run_fast
 from rollmill.cli.policy import policy_model
+from rollmill.cli.setup import refuse_incomplete, setup_of
+from rollmill.cli.signals import Signals
 from rollmill.cli.tasks import tasks_of
-from rollmill.collection.collector import Collector
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.progress import Progress
-from rollmill.collection.report import counted
 from rollmill.collection.run import About, Outcome, run
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import assemble, check_endpoint, identities
-from rollmill.store.journal import run_folder
+from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.store.folder import fingerprint
+from rollmill.store.manifest import Identity, new_run
 
 _OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
 
@@ -39,7 +38,8 @@ rollmill collect NAME [--model MODEL] [--out FILE] [options] [+key=value …]
 NAME is an environment (arithmetic, mcqa, …), or a file of your own as path/to/file.py:Class."""
 
 EXIT_CODES = """\
-Exit codes: 0 every slot has its rollout; 1 some slots failed; 2 the command is wrong; 130 stopped by Ctrl-C."""
+Exit codes: 0 every slot has its rollout; 1 some slots failed, or the run could not go on; 2 the command is wrong;
+130 stopped by Ctrl-C, and 143 by SIGTERM, with slots still owed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -148,108 +148,54 @@ def _run(
     config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True)
     for warning in config.warnings:
         _say(warning)
-    _refuse_incomplete(config, policy)
+    refuse_incomplete(config, policy)
+    command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
+    again = f"the same command plays what is missing:\n  {shlex.join(command)}"
+    signals = Signals(config.options.grace_s)
     try:
-        outcome = _with_fast_loop(_play(config, policy))
+        outcome = run_fast(_play(config, policy, command, signals))
     except asyncio.CancelledError:
-        print(f"Stopped. What had ended is recorded; {_resume(config)}")
-        return INTERRUPTED
-    _print(outcome, config)
-    if outcome.missing:
-        return INTERRUPTED
-    return SOME_FAILED if outcome.report.failures else 0
+        print(f"Stopped. What had ended is recorded; {again}")
+        return signals.exit_code
+    summary.show(outcome, config.options, again)
+    if signals.heard and not outcome.complete:
+        return signals.exit_code
+    return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
 
 
-async def _play(config: Config[CollectOptions], policy: Instance | None) -> Outcome:
+async def _play(
+    config: Config[CollectOptions], policy: Instance | None, command: list[str], signals: Signals
+) -> Outcome:
     options = config.options
+    instances = with_policy(config, policy)
     # First of all: a server that is down is said before a large input is read.
-    await check_endpoint(config, options.agent_name, policy)
-    source = tasks_of(config, _say)
+    await check_endpoint(instances, options.agent_name)
+    source = tasks_of(options, instances, _say)
     survey = source.survey()
-    crew = assemble(config, survey.agents, policy=policy, deadlines=options.deadlines)
+    agents = tuple(sorted(survey.agents))
     about = About(
-        agents=identities(config, survey.agents, sampling=options.responses_create_params, policy=policy),
-        version=rollmill.__version__,
-        command=[masked_text(word, config) for word in sys.argv],
+        run=new_run(
+            version=rollmill.__version__,
+            command=command,
+            durability=options.durability,
+            code=fingerprints(instances, agents),
+            inputs=[fingerprint(path) for path in source.files()],
+        ),
         config=masked(config)
         | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
+        identify=lambda agent: _identify(instances, agent, options),
     )
-    return await run(source, survey, crew, options, about, say=_say, on_start=_stop_on_signals)
+    crew = assemble(setup_of(options, instances, agents, about.run.id))
+    return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen)
 
 
-def _refuse_incomplete(config: Config[CollectOptions], policy: Instance | None) -> None:
-    if not config.instances:
-        raise ConfigError(
-            "nothing to play: name an environment (rollmill collect arithmetic …), or give configuration files "
-            "(+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,…], or config_paths in env.yaml)"
-        )
-    models = [name for name, one in config.instances.items() if one.kind == "responses_api_models"]
-    if policy is None and not models:
-        raise ConfigError(
-            "no model: give --model embedded (on this machine), --model openai:NAME, --model vllm:NAME --base-url URL, "
-            "or a configuration such as responses_api_models/openai_model/configs/openai_model.yaml in config_paths"
-        )
-
-
-def _with_fast_loop(coroutine: Any) -> Outcome:
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        outcome: Outcome = runner.run(coroutine)
-        return outcome
-
-
-def _stop_on_signals(collector: Collector, progress: Progress) -> None:
-    """Once: let what runs end. Twice: stop now; what ended is recorded, the rest is owed. A third time: leave."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    heard = 0
-
-    # Not the loop's own handlers: these run even while an author's code holds the loop.
-    def stop(*_: object) -> None:
-        nonlocal heard
-        heard += 1
-        if heard == 1:
-            loop.call_soon_threadsafe(collector.drain)
-            running = counted(collector.running, "rollout")
-            loop.call_soon_threadsafe(progress.say, f"Stopping: waiting for {running}. Ctrl-C again stops now.")
-        elif heard == 2 and task is not None:
-            loop.call_soon_threadsafe(task.cancel)
-        else:
-            os._exit(INTERRUPTED)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:
+    if options.verify == "defer":
+        refuse_deferring(instances, agent)
+    return identity_of(instances, agent, options.responses_create_params)
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _print(outcome: Outcome, config: Config[CollectOptions]) -> None:
-    report, output = outcome.report, config.options.output_jsonl_fpath
-    if outcome.held == outcome.planned:
-        print(
-            f"Nothing to do: {output} holds all {counted(outcome.held, 'rollout')}. For more, raise the repeats "
-            "(--repeats, +num_repeats) or add tasks."
-        )
-    if report.rollouts:
-        print(msgspec.json.format(msgspec.json.encode(report.means()), indent=2).decode())
-    for line in report.lines():
-        print(line)
-    folder = run_folder(Path(output))
-    if report.rollouts:
-        print(f"Rollouts: {output} ({counted(report.rollouts, 'row')}); beside it {folder}/")
-    if report.failures:
-        print(f"Why slots failed: {folder}/failures.ndjson; the same command tries them again")
-    if outcome.missing:
-        print(f"Stopped early; {_resume(config)}")
-
-
-def _resume(config: Config[CollectOptions]) -> str:
-    words = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
-    return f"the same command plays what is missing:\n  {shlex.join(words)}"
+    # Whoever read it may have gone.
+    with suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from rollmill.errors import CallerError, StoreError
+from rollmill.errors import CallerError, RunError
 
 SOME_FAILED = 1
 WRONG_CALLER = 2
@@ -23,7 +23,7 @@ def guarded(command: Callable[[], int]) -> int:
     except CallerError as error:
         print(f"rollmill: {error}", file=sys.stderr)
         return WRONG_CALLER
-    except StoreError as error:
+    except RunError as error:
         print(f"rollmill: {error}; what was recorded before is safe", file=sys.stderr)
         return SOME_FAILED
     except KeyboardInterrupt:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollmill import plugins
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.source import Player, Procedure, RowFile, Source
-from rollmill.config import Config, Dataset, find_path
+from rollmill.collection.source import Player, Procedure, Route, RowFile, Several, Source
+from rollmill.config import Dataset, Instance, find_path
 from rollmill.errors import ConfigError
 from rollmill.launch import agent_instance, environment_instance, own_fields
 from rollmill.types import AgentRef
 
+STDIN = Path("/dev/stdin")
 PROCEDURE_LIMIT = 100
 """How many tasks are made where an environment makes its own and nobody says how many."""
 
 
-def tasks_of(config: Config[CollectOptions], say: Callable[[str], None]) -> Source:
+def tasks_of(options: CollectOptions, instances: Mapping[str, Instance], say: Callable[[str], None]) -> Source:
     """The tasks: the input that was named, else the agent's own datasets, else the environment's procedure."""
-    options = config.options
     limit = options.limit or None
-    route = _Route(config)
+    route = _Route(instances, options.agent_name)
     if options.input_jsonl_fpath is not None:
-        return RowFile(_existing(options.input_jsonl_fpath), route, limit)
-    agent = agent_instance(config, options.agent_name)
+        return _named(options.input_jsonl_fpath, route, limit)
+    agent = agent_instance(instances, options.agent_name)
     datasets = {dataset.type: dataset for dataset in reversed(agent.datasets)}
-    kind = plugins.environment(environment_instance(config, agent).implementation)
+    kind = plugins.environment(environment_instance(instances, agent).implementation)
     train = datasets.get("train")
     if train is not None and (path := find_path(train.jsonl_fpath, working_dir=Path.cwd())):
         return RowFile(_chosen(path, train, say), route, limit)
@@ -35,12 +36,33 @@ def tasks_of(config: Config[CollectOptions], say: Callable[[str], None]) -> Sour
     if kind.makes_tasks():
         wanted = limit or PROCEDURE_LIMIT
         say(f"No input file: {agent.name} makes {wanted} tasks of its own (seed {options.seed})")
-        fields = own_fields(environment_instance(config, agent))
+        fields = own_fields(environment_instance(instances, agent))
         return Procedure(agent.name, lambda: kind.tasks(fields, options.seed), wanted)
     example = datasets.get("example")
     if example is not None and (path := find_path(example.jsonl_fpath, working_dir=Path.cwd())):
         return RowFile(_chosen(path, example, say), route, limit)
     raise ConfigError(f"{agent.name} has no dataset here: give the tasks with +input_jsonl_fpath=…")
+
+
+def _named(names: str | list[str], route: Route, limit: int | None) -> Source:
+    paths = [path for name in ([names] if isinstance(names, str) else names) for path in _paths(name)]
+    if len(paths) == 1:
+        return RowFile(paths[0], route, limit)
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError("input_jsonl_fpath: names a file twice; to play tasks more often, raise num_repeats")
+    return Several([RowFile(path, route) for path in paths], limit)
+
+
+def _paths(name: str) -> list[Path]:
+    """A file, those of a pattern in the order of their names, or standard input."""
+    if name == "-":
+        return [STDIN]
+    if any(mark in name for mark in "*?[") and find_path(name, working_dir=Path.cwd()) is None:
+        found = sorted(Path(path) for path in glob.glob(name, recursive=True))
+        if not found:
+            raise ConfigError(f"input_jsonl_fpath: no file matches {name}")
+        return [_existing(str(path)) for path in found]
+    return [_existing(name)]
 
 
 def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:
@@ -50,9 +72,8 @@ def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:
 
 def _existing(path: str) -> Path:
     found = find_path(path, working_dir=Path.cwd())
-    if found is None or not found.is_file():
-        # It is read more than once: through, then for what is missing, then to be played.
-        what = "is no regular file" if found is not None else "is not there"
+    if found is None or found.is_dir():
+        what = f"is a folder; name its files, for example {path.rstrip('/')}/*.jsonl" if found else "is not there"
         raise ConfigError(f"input_jsonl_fpath: {path} {what}")
     return found
 
@@ -60,15 +81,15 @@ def _existing(path: str) -> Path:
 class _Route:
     """Who plays a row, by the agent that it names."""
 
-    def __init__(self, config: Config[CollectOptions]) -> None:
-        self._config = config
+    def __init__(self, instances: Mapping[str, Instance], default: str | None) -> None:
+        self._instances, self._default = instances, default
         self._known: dict[str | None, Player] = {}
 
     def __call__(self, ref: AgentRef | None) -> Player:
-        name = ref.name if ref else self._config.options.agent_name
+        name = ref.name if ref else self._default
         if name not in self._known:
-            agent = agent_instance(self._config, name)
-            environment = environment_instance(self._config, agent)
+            agent = agent_instance(self._instances, name)
+            environment = environment_instance(self._instances, agent)
             kind = plugins.environment(environment.implementation)
             fields = own_fields(environment)
             self._known[name] = Player(agent.name, kind.task_type, lambda task: kind.check_task(task, fields))

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from rollmill.collection.plan import Feed
 from rollmill.collection.retry import RetryPolicy
-from rollmill.collection.worker import Job, Played, Worker
+from rollmill.collection.worker import Admission, Job, Played, Worker
 from rollmill.errors import CallerError, OutageError
 from rollmill.store.schema import Entry
 from rollmill.types import Rollout
@@ -34,50 +34,19 @@ class Observer(Protocol):
 class Recorder(Protocol):
     """Keeps every attempt. What it has returned from is safe."""
 
-    async def record(self, entry: Entry, row: bytes, response: Raw, *, final: bool) -> None: ...
+    async def rewarded(self, entry: Entry, row: bytes) -> None: ...
+
+    async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None: ...
 
 
 class Forgetful:
     """Keeps nothing: for a caller who takes the rollouts as they end."""
 
-    async def record(self, entry: Entry, row: bytes, response: Raw, *, final: bool) -> None:
+    async def rewarded(self, entry: Entry, row: bytes) -> None:
         pass
 
-
-class Admission(Protocol):
-    """Who may begin."""
-
-    def room(self, agent: str) -> bool: ...
-
-    def enter(self, agent: str) -> None: ...
-
-    def leave(self, agent: str) -> None: ...
-
-    async def changed(self) -> None:
-        """Returns when there may be room where there was none."""
-        ...
-
-
-class Places:
-    """So many at once."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._freed = asyncio.Event()
-
-    def room(self, agent: str) -> bool:
-        return self._free > 0
-
-    def enter(self, agent: str) -> None:
-        self._free -= 1
-
-    def leave(self, agent: str) -> None:
-        self._free += 1
-        self._freed.set()
-
-    async def changed(self) -> None:
-        self._freed.clear()
-        await self._freed.wait()
+    async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None:
+        pass
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -211,7 +180,10 @@ class Collector:
             await self._deliver(played.rollout)
 
     async def _record(self, played: Played, *, final: bool) -> None:
-        await self._recorder.record(played.entry, played.row, played.response, final=final)
+        if played.entry.failure is None:
+            await self._recorder.rewarded(played.entry, played.row)
+        else:
+            await self._recorder.failed(played.entry, played.response, final=final)
 
     def _count(self, entry: Entry) -> None:
         self.ended += 1

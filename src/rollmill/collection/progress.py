@@ -10,26 +10,26 @@ from typing import IO, Any, Self
 
 from tqdm import tqdm
 
-from rollmill.types import Rollout
+from rollmill.collection.snapshot import Snapshot
+from rollmill.store.schema import Entry
 
 TITLE = "Collecting rollouts"
-LINE_EVERY_S = 10.0
 LONG_WAIT_S = 30.0
+_BAR_EVERY_S = 0.2
 
 
 class Progress:
-    """Watches a collection and shows it. `total` is None where the plan has no known end."""
+    """Shows what a gauge measures."""
 
-    def __init__(self, total: int | None, held: int = 0, stream: IO[str] | None = None) -> None:
+    def __init__(self, *, line_every_s: float = 10.0, stream: IO[str] | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._total = total
-        self._held = self._done = held
-        self._began = time.monotonic()
-        self._tokens = self._failed = self._rewarded = 0
-        self._reward = 0.0
-        self._waiting = False
+        self._line_every_s = line_every_s
         self._bar: tqdm[Any] | None = None
-        self._line_due = self._began + LINE_EVERY_S
+        self._began = time.monotonic()
+        self._line_due = self._began + line_every_s
+        self._waiting = False
+        self._bottleneck = ""
+        self._gone = False
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
@@ -38,62 +38,82 @@ class Progress:
             width: dict[str, Any] = (
                 {"dynamic_ncols": True} if min(size) > 0 else {"ncols": size.columns or 100, "nrows": 20}
             )
-            self._bar = tqdm(
-                desc=TITLE, total=self._total, initial=self._held, file=self._stream, smoothing=0.1, **width
-            )
+            self._bar = tqdm(desc=TITLE, file=self._stream, smoothing=0.1, mininterval=_BAR_EVERY_S, **width)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._rewarded or self._failed:
-            self._line()
 
-    def ended(self, rollout: Rollout) -> None:
-        self._done += 1
-        self._tokens += rollout.response.usage.total_tokens
-        if rollout.reward is None:
-            self._failed += 1
-        else:
+    # As an observer of the collector.
+
+    def ended(self, entry: Entry) -> None:
+        if entry.failure is None:
             self._waiting = False
-            self._rewarded += 1
-            self._reward += rollout.reward.value
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._numbers(), refresh=False)
-            self._bar.update()
-        elif time.monotonic() >= self._line_due:
-            self._line_due = time.monotonic() + LINE_EVERY_S
-            self._line()
 
-    def retrying(self, rollout: Rollout, wait_s: float) -> None:
-        self._tokens += rollout.response.usage.total_tokens
+    def retrying(self, entry: Entry, wait_s: float) -> None:
         if wait_s >= LONG_WAIT_S and not self._waiting:
             self._waiting = True
-            self.say(
-                f"Waiting: a rollout is tried again in {wait_s:.0f} s ({rollout.failure and rollout.failure.detail})"
-            )
+            detail = entry.failure.detail if entry.failure else ""
+            self.say(f"Waiting: a rollout is tried again in {wait_s:.0f} s ({detail})")
+
+    # Told from time to time.
+
+    def show(self, now: Snapshot, *, last: bool = False) -> None:
+        if self._bar is not None:
+            self._draw(self._bar, now)
+        elif time.monotonic() >= self._line_due or (last and now.ended):
+            self._line_due = time.monotonic() + self._line_every_s
+            self._line(now)
+            if now.bottleneck and now.bottleneck != self._bottleneck:
+                self._bottleneck = now.bottleneck
+                self.say(f"Bottleneck: {now.bottleneck}")
 
     def say(self, text: str) -> None:
-        """A line of its own, the bar left whole."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            self._stream.write(f"{text}\n")
-            self._stream.flush()
+        """A line of its own, the bar left whole. A reader that has gone is no reason to stop."""
+        if self._gone:
+            return
+        try:
+            if self._bar is not None:
+                self._bar.write(text, file=self._stream)
+            else:
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
+        except (BrokenPipeError, OSError):
+            self._gone = True
 
-    def _numbers(self) -> str:
-        elapsed = max(time.monotonic() - self._began, 1e-9)
-        reward = f"{self._reward / self._rewarded:.3f}" if self._rewarded else "-"
-        return f"{self._tokens / elapsed:.0f} tok/s, reward {reward}, {self._failed} failed"
+    def _draw(self, bar: tqdm[Any], now: Snapshot) -> None:
+        if self._gone:
+            return
+        if bar.total != now.planned or bar.initial != now.held:
+            # The rate is of what this run plays, not of what was there.
+            bar.total, bar.initial = now.planned, now.held
+        bar.n = now.done
+        try:
+            bar.set_postfix_str(_numbers(now), refresh=True)
+        except (BrokenPipeError, OSError):
+            # The terminal was closed: the run goes on.
+            self._gone = True
 
-    def _line(self) -> None:
+    def _line(self, now: Snapshot) -> None:
         meter = tqdm.format_meter(
-            self._done,
-            self._total,  # type: ignore[arg-type]
+            now.done,
+            now.planned,  # type: ignore[arg-type]
             time.monotonic() - self._began,
             prefix=TITLE,
-            postfix=self._numbers(),
-            initial=self._held,
+            postfix=_numbers(now),
+            initial=now.held,
             ncols=120,
         )
         self.say(meter)
+
+
+def _numbers(now: Snapshot) -> str:
+    reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
+    parts = [f"{now.tokens_per_s or now.tokens_per_s_overall:.0f} tok/s", f"reward {reward}", f"{now.failed} failed"]
+    retries = sum(now.retries.values())
+    if retries:
+        parts.append(f"{retries} retried")
+    if now.paused:
+        parts.append("paused")
+    return ", ".join(parts)

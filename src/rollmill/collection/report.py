@@ -1,149 +1,176 @@
-"""What a collection came to: every number averaged, the reward with its interval, tokens, and where the time went."""
+"""What an output holds: every number averaged, the reward with its interval, tokens, and where the time went."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from rollmill.quality.stats import Groups, Running
-from rollmill.store.schema import Summary
-from rollmill.types import Rollout, Slot
+from rollmill.quality.stats import Histogram, Interval, clustered, passes
+from rollmill.store.totals import Spread, Totals
 
-COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
-STAGES = ("model", "tools", "verify")
+STAGES = ("setup", "model", "tools", "verify")
+
+
+class Clusters(Protocol):
+    """Sums over the tasks of an output, see `quality.stats`."""
+
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def rollouts(self) -> int: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def squares(self) -> float: ...
+    @property
+    def cross(self) -> float: ...
+    @property
+    def counts(self) -> float: ...
+    @property
+    def histogram(self) -> Histogram: ...
 
 
 class Report:
-    """Counts rollouts as they end, and those that an earlier run left in the same output. Bounded by the tasks."""
+    """Totals and sums by task, as people and machines read them."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, Running] = {}
-        self.counts: dict[str, Running] = {}
-        self.groups = Groups()
-        self.seconds: dict[str, Running] = {}
-        self.failures: Counter[str] = Counter()
-        self.stops: Counter[str] = Counter()
-        self.retries = 0
-
-    # As an observer of the collector.
-
-    def ended(self, rollout: Rollout) -> None:
-        if rollout.failure is not None:
-            self.failures[f"{rollout.failure.where}: {rollout.failure.kind}"] += 1
-        if rollout.reward is None:
-            return
-        usage = rollout.response.usage
-        reward = rollout.reward
-        self._add(rollout.slot, reward.value, {**reward.parts, **reward.metrics})
-        self._count(rollout.turns, rollout.tool_calls, usage.input_tokens, usage.output_tokens)
-        self._end(rollout.stop, rollout.seconds)
-
-    def retrying(self, rollout: Rollout, wait_s: float) -> None:
-        self.retries += 1
-
-    def stored(self, row: Summary) -> None:
-        """Count a rollout that was there before."""
-        block = row.rollmill
-        self._add(row.slot, row.reward, {**row.reward_components, **block.metrics})
-        self._count(block.turns, block.tool_calls, row.usage.input_tokens, row.usage.output_tokens)
-        self._end(block.stop, block.seconds)
-
-    def _add(self, slot: Slot, reward: float, named: Mapping[str, float]) -> None:
-        self.groups.add(f"{slot.agent}/{slot.task}", reward)
-        for name, value in {"reward": reward, **named}.items():
-            self.numbers.setdefault(name, Running()).add(value)
-
-    def _count(self, *counts: int) -> None:
-        for name, value in zip(COUNTS, counts, strict=True):
-            self.counts.setdefault(name, Running()).add(value)
-
-    def _end(self, stop: str, seconds: Mapping[str, float]) -> None:
-        self.stops[str(stop)] += 1
-        for stage, spent in seconds.items():
-            self.seconds.setdefault(stage, Running()).add(spent)
-
-    # What it came to.
-
-    @property
-    def rollouts(self) -> int:
-        return self.numbers["reward"].count if self.numbers else 0
+    def __init__(self, totals: Totals, clusters: Clusters, *, retries: Mapping[str, int] | None = None) -> None:
+        self.totals = totals
+        self.tasks = clusters.tasks
+        self.retries = dict(retries or {})
+        self._histogram = clusters.histogram
+        self.interval: Interval = clustered(
+            tasks=clusters.tasks,
+            rollouts=clusters.rollouts,
+            total=clusters.total,
+            squares=clusters.squares,
+            cross=clusters.cross,
+            counts=clusters.counts,
+        )
 
     def means(self) -> dict[str, float]:
         """The mean of every numeric field, as NeMo Gym shows them after a collection."""
         # An environment's own metric has its name for itself.
-        return {name: round(running.mean, 6) for name, running in (self.numbers | self._free_counts()).items()}
+        spreads = self.totals.numbers | {
+            name: spread for name, spread in self.totals.counts.items() if name not in self.totals.numbers
+        }
+        return {name: round(spread.mean, 6) for name, spread in spreads.items()}
 
     def metrics(self) -> dict[str, Any]:
-        """Everything, for machines."""
-        interval = self.groups.interval()
+        """Everything, for machines; each mean beside the number of rollouts that it is over."""
+        totals = self.totals
         return {
             "mean": self.means(),
-            "reward": {"mean": interval.mean, "ci95": interval.half_width, "std": self._std("reward")},
-            "pass": {f"pass@{k}": {"value": value, "tasks": tasks} for k, value, tasks in self._passes()},
-            "rollouts": self.rollouts,
-            "tasks": len(self.groups),
-            "failed": self.failures.total(),
-            "failures": dict(self.failures),
+            "over": {name: spread.count for name, spread in (totals.counts | totals.numbers).items()},
+            "reward": {
+                "mean": _finite(self.interval.mean),
+                "ci95": self.interval.half_width,
+                "std": _deviation(totals.numbers.get("reward")),
+                "rollouts": totals.rewarded,
+                "tasks": self.tasks,
+            },
+            "pass": {f"pass@{k}": {"value": value, "tasks": tasks} for k, value, tasks in passes(self._histogram)},
+            "rollouts": totals.rollouts,
+            "rewarded": totals.rewarded,
+            "unverified": totals.unverified,
+            "tasks": self.tasks,
+            "failed": totals.failed,
+            "completion": _share(totals.rollouts, totals.rollouts + totals.failed),
+            "failures": totals.failures,
             "retries": self.retries,
-            "stops": dict(self.stops),
+            "stops": totals.stops,
             "tokens": {name: self._total(name) for name in ("input_tokens", "output_tokens")},
-            "seconds": {stage: {"mean": running.mean, "max": running.most} for stage, running in self.seconds.items()},
+            "seconds": {stage: {"mean": one.mean, "max": one.most} for stage, one in totals.seconds.items()},
+            "by": {
+                label: {
+                    value: {
+                        "reward": _finite(part.reward.mean),
+                        "rewarded": part.reward.count,
+                        "ended": part.ended,
+                        "failed": part.failed,
+                    }
+                    for value, part in values.items()
+                }
+                for label, values in totals.parts.items()
+            },
         }
 
     def lines(self) -> list[str]:
         """The same, for people."""
-        lines = self._reward_lines() if self.rollouts else []
-        if self.failures:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in self.failures.most_common())
-            lines.append(f"failed    {counted(self.failures.total(), 'slot')} without a reward: {kinds}")
+        totals = self.totals
+        lines = self._reward_lines() if totals.rewarded else []
+        if totals.unverified:
+            lines.append(f"deferred  {counted(totals.unverified, 'rollout')} not verified: no mean counts them")
+        if totals.rollouts:
+            tokens = f"{self._total('input_tokens'):,} in, {self._total('output_tokens'):,} out"
+            lines.append(f"tokens    {tokens}")
+            if shares := self._shares():
+                lines.append(f"time      {shares}")
+        for label, values in totals.parts.items():
+            if len(values) > 1:
+                lines += self._part_lines(label)
+        if totals.failures:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in _most(totals.failures))
+            whole = totals.rollouts + totals.failed
+            lines.append(f"failed    {counted(totals.failed, 'slot')} of {whole:,} without a reward: {kinds}")
+        if self.retries:
+            lines.append(f"retried   {', '.join(f'{count:,} {kind}' for kind, count in _most(self.retries))}")
         return lines
 
     def _reward_lines(self) -> list[str]:
-        interval = self.groups.interval()
-        spread = "" if interval.half_width is None else f" ± {interval.half_width:.3f} (95 %, clustered by task)"
-        size = f"{counted(self.rollouts, 'rollout')} of {counted(len(self.groups), 'task')}"
-        lines = [f"reward    {interval.mean:.3f}{spread}, {size}"]
-        if passes := self._passes():
+        half = self.interval.half_width
+        spread = "" if half is None else f" ± {half:.3f} (95 %, clustered by task)"
+        size = f"{counted(self.totals.rewarded, 'rollout')} of {counted(self.tasks, 'task')}"
+        lines = [f"reward    {self.interval.mean:.3f}{spread}, {size}"]
+        if found := passes(self._histogram):
             # Where every task has as many rollouts, one count of tasks serves all.
-            same = len({tasks for _, _, tasks in passes}) == 1
-            chances = (f"pass@{k} {100 * value:.1f} %{'' if same else f' of {tasks}'}" for k, value, tasks in passes)
+            same = len({tasks for _, _, tasks in found}) == 1
+            chances = (f"pass@{k} {100 * value:.1f} %{'' if same else f' of {tasks}'}" for k, value, tasks in found)
             lines.append(f"passed    {', '.join(chances)} (a reward of at least 1)")
-        tokens = f"{self._total('input_tokens'):,} in, {self._total('output_tokens'):,} out"
-        lines.append(f"tokens    {tokens}")
-        if shares := self._shares():
-            lines.append(f"time      {shares}")
         return lines
 
-    def _free_counts(self) -> dict[str, Running]:
-        return {name: running for name, running in self.counts.items() if name not in self.numbers}
-
-    def _passes(self) -> list[tuple[int, float, int]]:
-        """pass@k for k = 1 and for every power of two up to the commonest group size; none where groups are single."""
-        sizes = self.groups.sizes
-        largest = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
-        wanted = [k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k < largest] + [largest]
-        return [(k, *self.groups.pass_at(k)) for k in wanted] if largest > 1 else []
+    def _part_lines(self, label: str) -> list[str]:
+        parts = sorted(self.totals.parts[label].items(), key=lambda item: -item[1].ended)
+        lines = [
+            f"{label if not n else '':<9} {value}: reward {part.reward.mean:.3f} over {part.reward.count:,}"
+            + (f", {part.failed:,} failed" if part.failed else "")
+            for n, (value, part) in enumerate(parts[:_MOST_PARTS])
+        ]
+        more = len(parts) - _MOST_PARTS
+        return [*lines, f"{'':9} and {more:,} more in metrics.json"] if more > 0 else lines
 
     def _shares(self) -> str:
-        spent = {
-            stage: self.seconds[stage].mean * self.seconds[stage].count for stage in STAGES if stage in self.seconds
-        }
-        whole = sum(spent.values())
-        shares = (
-            ", ".join(f"{stage} {100 * seconds / whole:.0f} %" for stage, seconds in spent.items()) if whole else ""
-        )
-        mean = whole / self.rollouts if self.rollouts else 0.0
-        return f"{shares} of {mean:.2f} s a rollout" if shares else ""
+        spent = {stage: self.totals.seconds[stage] for stage in STAGES if stage in self.totals.seconds}
+        whole = sum(one.mean * one.count for one in spent.values())
+        if not whole:
+            return ""
+        shares = {stage: round(100 * one.mean * one.count / whole) for stage, one in spent.items()}
+        said = ", ".join(f"{stage} {share} %" for stage, share in shares.items() if share or stage != "setup")
+        return f"{said} of {whole / self.totals.rollouts:.2f} s a rollout"
 
     def _total(self, name: str) -> int:
-        running = self.counts.get(name)
-        return round(running.mean * running.count) if running else 0
+        spread = self.totals.counts.get(name)
+        return round(spread.mean * spread.count) if spread else 0
 
-    def _std(self, name: str) -> float:
-        running = self.numbers.get(name)
-        return running.deviation if running else 0.0
+
+_MOST_PARTS = 8
 
 
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def _deviation(spread: Spread | None) -> float:
+    return spread.deviation if spread else 0.0
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

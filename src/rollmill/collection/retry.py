@@ -18,9 +18,11 @@ class RetryPolicy(Struct, frozen=True):
 
     def wait(self, failure: Failure, attempt: int) -> float | None:
         """Seconds to wait before the next attempt; None if there is none."""
-        asked = failure.retry_after_s or 0.0
-        if not failure.retryable or attempt >= self.attempts or asked > self.longest_asked_s:
+        if not failure.retryable or attempt >= self.attempts or self.asks_too_much(failure):
             return None
-        backoff: float = min(self.longest_s, self.first_s * 2 ** (attempt - 1))
-        # Half of it is chance: rollouts that failed together do not come back together.
-        return max(asked, backoff * random.uniform(0.5, 1.0))
+        half = min(self.longest_s, self.first_s * 2.0 ** (attempt - 1)) / 2
+        # Half of it is chance, on top of what the server asked for too: what failed together does not come back together.
+        return max(failure.retry_after_s or 0.0, half) + half * random.random()
+
+    def asks_too_much(self, failure: Failure) -> bool:
+        return (failure.retry_after_s or 0.0) > self.longest_asked_s

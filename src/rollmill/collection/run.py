@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from rollmill.collection.collector import Collector
+from rollmill.collection.gauge import Gauge, Running
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.plan import Plan
+from rollmill.collection.plan import Feed, Plan
 from rollmill.collection.progress import Progress
 from rollmill.collection.report import Report, counted
 from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.snapshot import Oldest, write_snapshot
 from rollmill.collection.source import Source, Survey
-from rollmill.collection.worker import Worker
+from rollmill.collection.worker import Crew
 from rollmill.errors import ConfigError
-from rollmill.store.journal import Journal
+from rollmill.store.folder import write_whole
 from rollmill.store.ledger import Ledger
-from rollmill.store.manifest import Identity, begin, refuse_change, write_whole
+from rollmill.store.manifest import Identities, Identity, Run
 from rollmill.store.recorder import Recorder
-from rollmill.store.schema import Summary
+from rollmill.store.store import Store
 
-
-class Crew(Worker, Protocol):
-    """A worker that knows how much it can do."""
-
-    @property
-    def places(self) -> int:
-        """How many rollouts it can well play at once."""
-        ...
+_TICK_S = 1.0
+_SNAPSHOT_S = 2.0
+_MOST_SKIPPED_SAID = 10
 
 
 class About(Struct, frozen=True):
     """What the manifest says of this run."""
 
-    agents: dict[str, Identity]
-    version: str
-    command: list[str]
+    run: Run
     config: dict[str, Any]
+    identify: Callable[[str], Identity]
+    """Who an agent is. Raises `ConfigError` where it cannot play."""
 
 
 class Outcome(Struct, frozen=True):
     """How a collection ended."""
 
     report: Report
-    planned: int
+    planned: int | None
+    """How many slots the input asks for; None where it was not read to its end."""
     held: int
-    """Slots that the output held before."""
-    missing: int = 0
-    """Slots that were neither played nor held when it was stopped early."""
+    """Slots that the output held before, and how many of them had failed for good."""
+    held_failed: int
+    ended: int
+    failed: int
+    """Of those that ended in this run."""
+    stopped: str = ""
+    """Why it stopped before its end."""
+    skipped_rows: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.planned is not None and self.held + self.ended >= self.planned
 
 
 async def run(
@@ -66,71 +75,240 @@ async def run(
     on_start: Callable[[Collector, Progress], None] = lambda *_: None,
 ) -> Outcome:
     """Play what is missing. `crew` is entered only if anything is; `on_start` gets what a signal may want to stop."""
-    _refuse_input_as_output(source, options.output_jsonl_fpath)
-    with Journal(Path(options.output_jsonl_fpath)) as journal:
-        refuse_change(journal.folder, about.agents)
-        report, ledger = Report(), Ledger(reserved=survey.indices)
-        for summary in journal.summaries():
-            _refuse_other_model(journal, summary, about.agents)
-            if ledger.add(summary):
-                report.stored(summary)
-        _say_of(journal, ledger, say)
-        plan = Plan(source, ledger, repeats=options.repeats, overrides=options.responses_create_params)
-        planned = sum(count * options.repeats(agent) for agent, count in survey.agents.items())
-        held = plan.held() if report.rollouts else 0
-        if held == planned:
-            return Outcome(report, planned, held)
-        async with crew as worker:
-            manifest = begin(
-                journal.folder,
-                version=about.version,
-                command=about.command,
-                agents=about.agents,
-                config=about.config,
+    refuse_output(source, options.output_jsonl_fpath)
+    with Store(Path(options.output_jsonl_fpath)) as store:
+        known = Identities(store.folder, new_segment=options.new_segment)
+        for agent in sorted(survey.agents):
+            known.meet(agent, about.identify(agent))
+        _say_changed_code(known, about.run, say)
+        store.open()
+        _say_found(store, say)
+        collection = _Collection(store, source, survey, known, options, about, say)
+        return await collection.run(crew, on_start)
+
+
+class _Collection:
+    """An output that is open, and what is to be done with it."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        survey: Survey,
+        known: Identities,
+        options: CollectOptions,
+        about: About,
+        say: Callable[[str], None],
+    ) -> None:
+        self._store, self._source, self._known = store, source, known
+        self._options, self._about, self._say = options, about, say
+        self._total = _planned(survey, options)
+        self._skipped = 0
+        self._plan = Plan(
+            source,
+            Ledger(store.index, retry_failed=options.retry_failed),
+            repeats=options.repeats,
+            overrides=options.responses_create_params,
+            seed=options.seed if options.num_repeats_add_seed else None,
+            meet=self._meet,
+            skip=self._skip if options.skip_bad_rows else None,
+        )
+        self._feed = Feed(self._plan)
+
+    async def run(
+        self, crew: AbstractAsyncContextManager[Crew], on_start: Callable[[Collector, Progress], None]
+    ) -> Outcome:
+        await self._find_work()
+        if not self._feed.size:
+            return self._outcome()
+        counting = asyncio.create_task(self._count())
+        try:
+            async with crew as worker:
+                return await self._collect(worker, on_start)
+        finally:
+            counting.cancel()
+
+    async def _find_work(self) -> None:
+        """Read to the first slot that is owed."""
+        while not (self._feed.size or self._feed.exhausted):
+            self._feed.read()
+            await asyncio.sleep(0)
+
+    async def _collect(self, worker: Crew, on_start: Callable[[Collector, Progress], None]) -> Outcome:
+        options, store = self._options, self._store
+        run = self._known.begin(self._about.run, self._about.config)
+        async with AsyncExitStack() as stack:
+            recorder = await stack.enter_async_context(Recorder(store, options.durability))
+            progress = stack.enter_context(Progress(line_every_s=options.progress_every_s))
+            gauge = Gauge(
+                run.id,
+                durability=options.durability,
+                fixed=options.num_samples_in_parallel,
+                now=lambda: _running(collector),
+                pressure=worker.pressure,
+                plan=lambda: (self.planned, self._plan.held),
             )
-            with Recorder(journal, manifest.run) as recorder, Progress(planned, held) as progress:
-                collector = Collector(
-                    worker,
-                    plan,
-                    places=options.num_samples_in_parallel or worker.places,
-                    recorder=recorder,
-                    observers=(report, progress),
-                    retry=RetryPolicy(attempts=options.max_attempts),
-                )
-                on_start(collector, progress)
-                try:
+            collector = Collector(
+                worker,
+                self._feed,
+                admission=worker.admission,
+                recorder=recorder,
+                observers=(progress, gauge),
+                retry=RetryPolicy(attempts=options.max_attempts),
+                max_failures=options.max_failures,
+            )
+            on_start(collector, progress)
+            state = "stopped"
+            try:
+                async with _watched(gauge, progress, collector, options, store.folder):
                     await collector.run()
-                finally:
-                    write_metrics(journal.folder, report.metrics())
-        missing = planned - held - collector.ended if collector.draining else 0
-        return Outcome(report, planned, held, missing)
+                state = collector.stopped or ("stopped" if collector.draining else "finished")
+            finally:
+                self._known.note()
+                recorder.commit()
+                write_snapshot(store.folder, gauge.snapshot(state))
+                progress.show(gauge.snapshot(state), last=True)
+                outcome = self._outcome(collector, worker)
+                write_metrics(store.folder, outcome.report.metrics())
+            return outcome
+
+    def _outcome(self, collector: Collector | None = None, worker: Crew | None = None) -> Outcome:
+        stopped = ""
+        if collector is not None and collector.draining:
+            stopped = collector.stopped or "stopped"
+        return Outcome(
+            report=Report(
+                self._store.totals,
+                self._store.index.clusters(),
+                retries=worker.pressure().retries if worker else None,
+            ),
+            planned=self._plan.planned if self._feed.exhausted else self._total,
+            held=self._plan.held,
+            held_failed=self._plan.held_failed,
+            ended=collector.ended if collector else 0,
+            failed=collector.failed if collector else 0,
+            stopped=stopped,
+            skipped_rows=self._skipped,
+        )
+
+    @property
+    def planned(self) -> int | None:
+        return self._plan.planned if self._feed.exhausted else self._total
+
+    async def _count(self) -> None:
+        """How many slots there will be, found out while the first are being played."""
+        if self._total is not None:
+            return
+        rows = await asyncio.to_thread(self._source.count)
+        repeats = self._options.num_repeats
+        if rows is not None and not isinstance(repeats, dict):
+            self._total = rows * (repeats or 1)
+
+    def _meet(self, agent: str) -> None:
+        identity = self._about.identify(agent)
+        self._known.meet(agent, identity)
+        if self._known.fresh:
+            self._refuse_other_model(agent, identity)
+
+    def _refuse_other_model(self, agent: str, identity: Identity) -> None:
+        """The rows know their model too, where the run's folder was left behind."""
+        others = self._store.index.models(agent) - {identity.model}
+        if others and not self._options.new_segment:
+            raise ConfigError(
+                f"{self._store.path} holds rollouts of {agent} with the model {min(others)!r}, not {identity.model!r}; "
+                "use another output, or +new_segment=true to go on in this one"
+            )
+
+    def _skip(self, error: ConfigError) -> None:
+        self._skipped += 1
+        if self._skipped <= _MOST_SKIPPED_SAID:
+            self._say(f"Skipped: {error}")
+
+
+@asynccontextmanager
+async def _watched(
+    gauge: Gauge, progress: Progress, collector: Collector, options: CollectOptions, folder: Path
+) -> AsyncIterator[None]:
+    """While it is open, the gauge is read once a second."""
+    watching = asyncio.create_task(_watch(gauge, progress, collector, options, folder), name="watch")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        if not watching.cancelled() and (error := watching.exception()):
+            raise error
+
+
+async def _watch(
+    gauge: Gauge, progress: Progress, collector: Collector, options: CollectOptions, folder: Path
+) -> None:
+    snapshot_due = 0.0
+    while True:
+        asked = time.monotonic()
+        await asyncio.sleep(_TICK_S)
+        now = time.monotonic()
+        for warned in gauge.tick(max(0.0, now - asked - _TICK_S)):
+            progress.say(f"Warning: {warned.text}")
+            if warned.name in options.stop_if:
+                collector.stop(f"stop_if={warned.name}: {warned.text}")
+        snapshot = gauge.snapshot()
+        progress.show(snapshot)
+        if now >= snapshot_due:
+            snapshot_due = now + _SNAPSHOT_S
+            write_snapshot(folder, snapshot)
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     write_whole(folder / "metrics.json", msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
 
 
-def _refuse_input_as_output(source: Source, output: str) -> None:
-    given, path = Path(source.name), Path(output)
+def refuse_output(source: Source, output: str) -> None:
+    """Raise `ConfigError` for an output that cannot be one."""
+    path = Path(output)
     if output.endswith("/") or path.is_dir():
         raise ConfigError(f"output {output}: a folder; name a file in it, for example {path / 'a.jsonl'}")
-    if given.exists() and path.exists() and given.samefile(path):
-        raise ConfigError(f"output {output} is the input: it would be played for ever; name another file")
+    for given in map(Path, source.files()):
+        if given.exists() and path.exists() and given.samefile(path):
+            raise ConfigError(f"output {output} is the input: it would be played for ever; name another file")
 
 
-def _refuse_other_model(journal: Journal, row: Summary, agents: Mapping[str, Identity]) -> None:
-    """The rows know their model too, also where the run's folder was left behind."""
-    agent, model = row.rollmill.slot.agent, row.rollmill.model
-    if agent in agents and agents[agent].model != model:
-        both = f"the model {model!r}, not {agents[agent].model!r}"
-        raise ConfigError(f"{journal.path} holds rollouts of {agent} with {both}; use another output")
+def _planned(survey: Survey, options: CollectOptions) -> int | None:
+    if survey.tasks is None:
+        return None
+    return sum(count * options.repeats(agent) for agent, count in survey.agents.items())
 
 
-def _say_of(journal: Journal, ledger: Ledger, say: Callable[[str], None]) -> None:
-    if journal.torn_bytes:
-        say(f"{journal.path}: its last line was torn by a crash ({journal.torn_bytes} bytes, kept in {journal.folder})")
-    if journal.foreign:
-        lines = counted(len(journal.foreign), "line")
-        say(f"{journal.path}: {lines} of another origin, the first is line {journal.foreign[0]}; they stay, uncounted")
-    if ledger.doubled:
-        say(f"{journal.path}: {counted(ledger.doubled, 'row')} too many for slots that have one already; uncounted")
+def _running(collector: Collector) -> Running:
+    oldest = collector.oldest
+    if oldest is None:
+        return Running(collector.running, None, collector.draining)
+    slot = oldest.job.slot
+    seconds = round(time.monotonic() - oldest.since, 1)
+    found = Oldest(slot.task_index, slot.rollout_index, slot.agent, oldest.job.attempt, seconds)
+    return Running(collector.running, found, collector.draining)
+
+
+def _say_changed_code(known: Identities, run: Run, say: Callable[[str], None]) -> None:
+    then = known.last_code()
+    for agent, now in run.code.items():
+        if then.get(agent, now) != now:
+            say(
+                f"The source of {agent}'s environment has changed since it last played here, and its `version` has not: "
+                "if rewards changed, raise the version"
+            )
+
+
+def _say_found(store: Store, say: Callable[[str], None]) -> None:
+    found, path = store.found, store.path
+    if found.torn_bytes:
+        say(f"{path}: its last line was torn by a crash ({found.torn_bytes} bytes, kept in {store.folder}); it is owed")
+    if found.garbage:
+        places = ", ".join(str(offset) for offset in found.garbage[:3])
+        lines = counted(len(found.garbage), "line")
+        say(f"{path}: {lines} that are no JSON, at byte {places}; moved to {store.folder}/quarantine.ndjson")
+    if found.foreign:
+        lines = counted(found.foreign, "line")
+        say(f"{path}: {lines} of another origin, the first at byte {found.first_foreign}; they stay, uncounted")
+    if found.doubled:
+        say(f"{path}: {counted(found.doubled, 'row')} too many for slots that have one already; the first counts")

@@ -22,6 +22,7 @@ STRETCH = 128
 """How many rows are read at once."""
 _READ_THROUGH = 16 * 2**20
 _FIRST_ROWS = 1000
+_GIVEN_AT_ONCE = 16
 
 
 class Planned(NamedTuple):
@@ -62,6 +63,10 @@ class Source(Protocol):
 
     name: str
 
+    def files(self) -> list[Path]:
+        """What it is read from."""
+        ...
+
     def stretches(self) -> Iterator[Stretch]: ...
 
     def survey(self) -> Survey:
@@ -96,6 +101,9 @@ class RowFile:
         for stretch in self.stretches():
             for place in range(len(stretch)):
                 yield stretch[place]
+
+    def files(self) -> list[Path]:
+        return [self._path]
 
     def stretches(self) -> Iterator[Stretch]:
         rows = itertools.islice(read_rows(self._path), self._limit)
@@ -153,6 +161,9 @@ class Procedure:
         self.name = f"{agent}'s own procedure"
         self._agent, self._tasks, self._limit = agent, tasks, limit
 
+    def files(self) -> list[Path]:
+        return []
+
     def stretches(self) -> Iterator[Stretch]:
         tasks = itertools.islice(self._tasks(), self._limit)
         for number in itertools.count():
@@ -168,12 +179,40 @@ class Procedure:
         return self._limit
 
 
+class Given:
+    """Tasks that the caller gives, all for one agent."""
+
+    def __init__(self, agent: str, tasks: Iterable[Task]) -> None:
+        self.name = "the given tasks"
+        self._agent, self._tasks = agent, tasks
+
+    def files(self) -> list[Path]:
+        return []
+
+    def stretches(self) -> Iterator[Stretch]:
+        tasks = iter(self._tasks)
+        for number in itertools.count():
+            some = list(itertools.islice(tasks, _GIVEN_AT_ONCE))
+            if not some:
+                return
+            yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
+
+    def survey(self) -> Survey:
+        return Survey(Counter({self._agent: 0}), None)
+
+    def count(self) -> int | None:
+        return None
+
+
 class Several:
     """Several sources, taken in turns: none waits for another's end."""
 
     def __init__(self, sources: Sequence[Source], limit: int | None = None) -> None:
         self.name = ", ".join(source.name for source in sources)
         self._sources, self._limit = sources, limit
+
+    def files(self) -> list[Path]:
+        return [path for source in self._sources for path in source.files()]
 
     def stretches(self) -> Iterator[Stretch]:
         running = [source.stretches() for source in self._sources]

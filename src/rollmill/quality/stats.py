@@ -1,46 +1,14 @@
-"""Statistics in one pass: means of every number, the mean reward with its interval, pass@k."""
+"""Statistics over groups of rollouts: the mean reward with its interval, pass@k; from sums, never from lists."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 PASS = 1.0
 """A rollout passes from this reward on."""
-
-
-class Running:
-    """Count, mean, spread and range of a stream of numbers (Welford)."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = 0.0
-        self._squares = 0.0
-        self.least = math.inf
-        self.most = -math.inf
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        delta = value - self.mean
-        self.mean += delta / self.count
-        self._squares += delta * (value - self.mean)
-        self.least = min(self.least, value)
-        self.most = max(self.most, value)
-
-    @property
-    def deviation(self) -> float:
-        return math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else 0.0
-
-
-class Group:
-    """The rollouts of one task, counted."""
-
-    __slots__ = ("count", "passed", "total")
-
-    def __init__(self) -> None:
-        self.count, self.passed, self.total = 0, 0, 0.0
 
 
 class Interval(Struct, frozen=True):
@@ -50,43 +18,42 @@ class Interval(Struct, frozen=True):
     half_width: float | None
 
 
-class Groups:
-    """Rewards by task: rollouts of one task are not independent, so intervals are clustered by task."""
+def clustered(*, tasks: int, rollouts: int, total: float, squares: float, cross: float, counts: float) -> Interval:
+    """The mean reward. Rollouts of one task are not independent, so the interval is clustered by task.
 
-    def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+    Over all tasks: `total` sums rewards, `squares` the squares of each task's sum, `cross` each task's sum times its
+    number of rollouts, `counts` the squares of those numbers.
+    """
+    if not rollouts:
+        return Interval(math.nan, None)
+    mean = total / rollouts
+    if tasks < 2:
+        return Interval(mean, None)
+    spread = max(0.0, squares - 2 * mean * cross + mean * mean * counts)
+    return Interval(mean, 1.96 * math.sqrt(spread * tasks / (tasks - 1)) / rollouts)
 
-    def add(self, task: str, reward: float) -> None:
-        group = self._groups.setdefault(task, Group())
-        group.count += 1
-        group.total += reward
-        group.passed += reward >= PASS
 
-    def __len__(self) -> int:
-        return len(self._groups)
+Histogram = Mapping[tuple[int, int], int]
+"""How many tasks have so many rollouts, of which so many passed."""
 
-    @property
-    def sizes(self) -> Counter[int]:
-        """How many tasks have how many rollouts."""
-        return Counter(group.count for group in self._groups.values())
 
-    def interval(self) -> Interval:
-        rollouts = sum(group.count for group in self._groups.values())
-        if not rollouts:
-            return Interval(math.nan, None)
-        mean = math.fsum(group.total for group in self._groups.values()) / rollouts
-        tasks = len(self._groups)
-        if tasks < 2:
-            return Interval(mean, None)
-        squares = math.fsum((group.total - mean * group.count) ** 2 for group in self._groups.values())
-        error = math.sqrt(squares * tasks / (tasks - 1)) / rollouts
-        return Interval(mean, 1.96 * error)
+def pass_at(k: int, groups: Histogram) -> tuple[float, int]:
+    """The chance that at least one of k rollouts of a task passes, over the tasks that have k; and their number."""
+    fitting = {group: tasks for group, tasks in groups.items() if group[0] >= k}
+    tasks = sum(fitting.values())
+    if not tasks:
+        return math.nan, 0
+    missed = math.fsum(
+        many * math.comb(count - passed, k) / math.comb(count, k) for (count, passed), many in fitting.items()
+    )
+    return 1 - missed / tasks, tasks
 
-    def pass_at(self, k: int) -> tuple[float, int]:
-        """The chance that at least one of k rollouts of a task passes, over the tasks that have k; and their number."""
-        chances = [
-            1 - math.comb(group.count - group.passed, k) / math.comb(group.count, k)
-            for group in self._groups.values()
-            if group.count >= k
-        ]
-        return (math.fsum(chances) / len(chances) if chances else math.nan), len(chances)
+
+def passes(groups: Histogram) -> list[tuple[int, float, int]]:
+    """pass@k for k = 1 and for every power of two up to the commonest group size; none where groups are single."""
+    sizes: dict[int, int] = {}
+    for (count, _), tasks in groups.items():
+        sizes[count] = sizes.get(count, 0) + tasks
+    largest = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
+    wanted = [k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k < largest] + [largest]
+    return [(k, *pass_at(k, groups)) for k in wanted] if largest > 1 else []

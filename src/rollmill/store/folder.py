@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rollmill.errors import StoreError
@@ -34,8 +35,26 @@ def write_whole(path: Path, content: bytes) -> None:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+def sync_folder(folder: Path) -> None:
+    """The names of a folder's files are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(file: int, content: bytes) -> None:
     """Hand all of it to the operating system; a write may take less than it is given."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]
+
+
+def fingerprint(path: Path) -> str:
+    """What tells an input from another of its name: its path, size and time."""
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path)
+    return f"{path} ({status.st_size} bytes, {datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec='seconds')})"

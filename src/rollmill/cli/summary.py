@@ -1,0 +1,59 @@
+"""What a person reads when a collection has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rollmill.collection.options import CollectOptions
+from rollmill.collection.report import counted
+from rollmill.collection.run import Outcome
+from rollmill.store.folder import run_folder
+
+_DURABLE = {
+    "process": "they survive this process",
+    "os": "they survive a crash of the machine, but for its last moment",
+    "power": "they survive a power cut",
+}
+
+
+def show(outcome: Outcome, options: CollectOptions, again: str) -> None:
+    report, output = outcome.report, options.output_jsonl_fpath
+    totals = report.totals
+    if not outcome.ended and outcome.complete:
+        _show_nothing_to_do(outcome, output)
+    if totals.rollouts:
+        print(msgspec.json.format(msgspec.json.encode(report.means()), indent=2).decode())
+    for line in report.lines():
+        print(line)
+    folder = run_folder(Path(output))
+    if totals.rollouts:
+        rows = counted(totals.rollouts, "row")
+        print(f"Rollouts: {output} ({rows}; {_DURABLE[options.durability]}); beside it {folder}/")
+    if outcome.planned is not None:
+        print(_accounts(outcome))
+    if outcome.skipped_rows:
+        print(f"Skipped: {counted(outcome.skipped_rows, 'row')} of the input that cannot be played")
+    if totals.failed:
+        print(f"Why slots failed: {folder}/failures.ndjson; +retry_failed=true plays them again")
+    if outcome.stopped:
+        why = "Stopped early" if outcome.stopped == "stopped" else f"Stopped: {outcome.stopped}"
+        print(f"{why}; {again}")
+
+
+def _show_nothing_to_do(outcome: Outcome, output: str) -> None:
+    failed = f", {outcome.held_failed:,} of them failed for good" if outcome.held_failed else ""
+    more = "For more, raise the repeats (--repeats, +num_repeats) or add tasks"
+    retry = "; +retry_failed=true plays the failed ones again" if outcome.held_failed else ""
+    print(f"Nothing to do: {output} holds all {counted(outcome.held, 'rollout')}{failed}. {more}{retry}.")
+
+
+def _accounts(outcome: Outcome) -> str:
+    """Every slot that the input asks for, by what became of it."""
+    planned = outcome.planned or 0
+    failed = outcome.failed + outcome.held_failed
+    done = outcome.held + outcome.ended
+    owed = max(0, planned - done)
+    share = f"{100 * (done - failed) / planned:.1f} %" if planned else "none"
+    return f"Slots: {planned:,} asked for = {done - failed:,} rewarded ({share}) + {failed:,} failed + {owed:,} owed"

@@ -1,0 +1,77 @@
+"""Names what holds a collection up, in one sentence, with what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from rollmill.collection.worker import Pressure
+
+_SETTLED_S = 5.0
+_BUSY = 0.85
+_MOST = 0.5
+
+
+class Evidence(Struct, frozen=True):
+    """What was measured."""
+
+    seconds: Mapping[str, float]
+    """Seconds a rollout, by stage."""
+    cpu_share: float
+    pressure: Pressure
+    running: int
+    fixed: int | None
+    """How many rollouts may run at once, where that was told."""
+    elapsed_s: float
+
+
+def name_bottleneck(seen: Evidence) -> str:
+    """Nothing, while there is too little to say."""
+    if seen.pressure.paused:
+        return f"the model: {seen.pressure.paused}"
+    if seen.elapsed_s < _SETTLED_S or not seen.seconds:
+        return ""
+    if seen.cpu_share > _BUSY:
+        return _own_process(seen)
+    share = _shares(seen.seconds)
+    if share["verify"] > _MOST:
+        return (
+            f"verification: {100 * share['verify']:.0f} % of a rollout's time; let rewards compute in processes "
+            "(@reward(cpu=True)), cache look-ups, or collect with verify=defer"
+        )
+    if share["tools"] > _MOST:
+        return f"the tools: {100 * share['tools']:.0f} % of a rollout's time; make them faster, or asynchronous"
+    if share["setup"] > _MOST:
+        return f"the environment's setup: {100 * share['setup']:.0f} % of a rollout's time; move it into shared()"
+    return _model(seen, share["model"])
+
+
+def _own_process(seen: Evidence) -> str:
+    share = _shares(seen.seconds)
+    culprit = max(("verify", "tools", "setup"), key=lambda stage: share[stage])
+    where = f", much of it perhaps in {culprit} ({100 * share[culprit]:.0f} % of the time)" if share[culprit] > 0.2 else ""
+    return f"this process: {100 * seen.cpu_share:.0f} % of a core{where}; use more of them: +workers=2 or more"
+
+
+def _model(seen: Evidence, share: float) -> str:
+    pressure = seen.pressure
+    limited = pressure.retries.get("rate_limit", 0)
+    if pressure.rate_s > pressure.permit_s and pressure.rate_s > 0:
+        return "the rate that limits.models sets: raise it if the provider allows more"
+    if limited and pressure.limit is not None and pressure.calls >= 0.8 * pressure.limit:
+        return f"the model's rate limit: {limited:,} calls were refused; it takes about {pressure.limit} at once"
+    if pressure.limit is not None and pressure.waiting:
+        return f"the model: it serves about {pressure.limit} calls at once well; add a replica, or a faster one"
+    if seen.fixed is not None and seen.running >= seen.fixed:
+        return (
+            f"the model: {100 * share:.0f} % of a rollout's time, with all {seen.fixed} places taken; raise "
+            "num_samples_in_parallel if it can serve more, or add a replica"
+        )
+    return f"the model: {100 * share:.0f} % of a rollout's time"
+
+
+def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    stages = {stage: seconds.get(stage, 0.0) for stage in ("setup", "model", "tools", "verify")}
+    whole = sum(stages.values()) or 1.0
+    return {stage: spent / whole for stage, spent in stages.items()}

@@ -1,0 +1,88 @@
+"""A worker in this process: it plays with the objects themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Raw, Struct
+
+from rollmill.agent import Agent
+from rollmill.collection.calls import Calls
+from rollmill.collection.worker import Admission, Job, Played, Pressure
+from rollmill.environment import Compute, World
+from rollmill.errors import CallerError
+from rollmill.model import Model
+from rollmill.rollout import Deadlines, Judge, at_once, play
+from rollmill.store.schema import entry_of, write_row
+from rollmill.types import encode
+
+
+class Seat(Struct, frozen=True):
+    """Everything that one agent plays with."""
+
+    world: World
+    agent: Agent
+    model: Model
+
+
+Seats = Callable[[str], Awaitable[Seat]]
+"""The seat of an agent, made when it is first asked for."""
+
+
+class LocalWorker:
+    """Plays in this process."""
+
+    def __init__(
+        self,
+        seats: Seats,
+        compute: Compute,
+        *,
+        run: str,
+        admission: Admission,
+        calls: Sequence[Calls] = (),
+        deadlines: Deadlines = Deadlines(),
+        judge: Judge = at_once,
+        keep_rollouts: bool = False,
+    ) -> None:
+        """`keep_rollouts` hands on the records themselves, for a caller who takes them as they end."""
+        self._seats = seats
+        self._compute = compute
+        self._run = run
+        self.admission = admission
+        self._calls = calls
+        self._deadlines = deadlines
+        self._judge = judge
+        self._keep_rollouts = keep_rollouts
+
+    async def play(self, job: Job) -> Played:
+        seat = await self._seats(job.slot.agent)
+        try:
+            rollout = await play(
+                job.task,
+                seat.world,
+                seat.agent,
+                seat.model,
+                slot=job.slot,
+                attempt=job.attempt,
+                compute=self._compute,
+                deadlines=self._deadlines,
+                judge=self._judge,
+            )
+        except CallerError as error:
+            raise type(error)(f"task {job.slot.task_index}: {error}") from error
+        entry = entry_of(rollout, self._run)
+        kept = rollout if self._keep_rollouts else None
+        if rollout.failure is None:
+            return Played(entry, row=write_row(rollout, self._run), rollout=kept)
+        return Played(entry, response=Raw(encode(rollout.response.wire())), rollout=kept)
+
+    def drain(self) -> None:
+        for calls in self._calls:
+            calls.drain()
+
+    def pressure(self) -> Pressure:
+        return sum((pressure_of(calls) for calls in self._calls), Pressure())
+
+
+def pressure_of(calls: Calls) -> Pressure:
+    return Pressure(retries=dict(calls.retries), backoff_s=calls.waited_s)

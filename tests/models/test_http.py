@@ -14,7 +14,8 @@ from aiohttp import web
 
 from rollmill.errors import ConfigError, ModelError
 from rollmill.models import http
-from rollmill.models.http import CallDeadlines, ContextOverflowError, HttpClient
+from rollmill.models.connection import CallDeadlines
+from rollmill.models.http import ContextOverflowError, HttpClient
 
 Serve = Callable[..., Awaitable[Any]]
 HINT = "start it, or correct the URL"

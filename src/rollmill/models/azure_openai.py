@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from rollmill.model import Secret
-from rollmill.models.http import CallDeadlines
+from rollmill.models.connection import CallDeadlines
 from rollmill.models.openai import OpenAI
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from rollmill.errors import ConfigError
 from rollmill.model import Conversation
 from rollmill.models import weights
-from rollmill.models.http import CallDeadlines
+from rollmill.models.connection import CallDeadlines
 from rollmill.models.vllm import VLLM
 from rollmill.types import decode, encode
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import math
-import os
 import re
 import time
+import urllib.request
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any, Protocol, Self
 
-import aiohttp
 import msgspec
-from msgspec import Struct
 
-from rollmill.errors import ConfigError, ModelError, ModelFault, describe
+from rollmill.errors import ConfigError, ModelError, ModelFault
+from rollmill.models.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, WireError
+from rollmill.models.pool import Origin
+from rollmill.models.transport import Transport
 
 CHECK_S = 4.0
 MAX_BODY = 64 * 2**20
@@ -28,13 +28,16 @@ _REMEMBERED = 65_536
 _LONGEST_REST_S = 30.0
 
 
-class CallDeadlines(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long each phase of one model call may take."""
+class Wire(Protocol):
+    """What carries requests to servers: our own transport, or the one through proxies."""
 
-    connect_s: float = 10.0
-    first_byte_s: float = 600.0
-    idle_s: float = 120.0
-    total_s: float = 1800.0
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+
+    async def post(self, url: str, body: bytes) -> Answer: ...
+
+    async def get(self, url: str) -> Answer: ...
 
 
 class ContextOverflowError(Exception):
@@ -45,8 +48,10 @@ class Replica:
     """One base URL and how much is going on there."""
 
     def __init__(self, url: str) -> None:
-        if not _is_http(url):
-            raise ConfigError(f"model URL {url!r}: expected http://HOST:PORT/v1 or https://HOST/v1")
+        try:
+            Origin.of(url)
+        except ValueError:
+            raise ConfigError(f"model URL {url!r}: expected http://HOST:PORT/v1 or https://HOST/v1") from None
         self.url = url.rstrip("/")
         self.root = self.url.removesuffix("/v1")
         self.running = 0
@@ -84,28 +89,24 @@ class HttpClient:
         self.replicas = [Replica(url) for url in urls]
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         for name, value in self._headers.items():
+            if not _HEADER.fullmatch(name):
+                raise ConfigError(f"{name!r} cannot be the name of a header")
             if not value.isprintable():
                 raise ConfigError(f"the header {name} holds a line break or the like: look at the end of the key")
         self._query = dict(query or {})
         self._secret = secret
         self._deadlines = deadlines
         self._homes: OrderedDict[str, Replica] = OrderedDict()
-        self._session: aiohttp.ClientSession | None = None
+        self._wire: Wire | None = None
 
     async def __aenter__(self) -> Self:
-        # The collector bounds how much runs at once; a second bound here would only hide where rollouts wait.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._deadlines.connect_s),
-            headers=self._headers,
-            auto_decompress=True,
-        )
+        self._wire = await _wire(self._headers, self._query, self._deadlines).__aenter__()
         return self
 
-    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._wire is not None:
+            wire, self._wire = self._wire, None
+            await wire.__aexit__(*error)
 
     def move(self, url: str) -> None:
         """The server is elsewhere: a port that was chosen when it started."""
@@ -128,7 +129,7 @@ class HttpClient:
 
     async def check(self, hint: str) -> None:
         """Raise `ConfigError` within five seconds if no replica can be reached, or if one refuses the key."""
-        if self._session is None:
+        if self._wire is None:
             async with self:
                 await self.check(hint)
             return
@@ -139,17 +140,17 @@ class HttpClient:
 
     async def _fault(self, replica: Replica) -> tuple[str, bool]:
         """What is wrong with a replica, or nothing; and whether waiting could not mend it."""
-        url = f"{replica.url}/models"
         try:
             async with asyncio.timeout(CHECK_S):
-                async with self._open.get(url, params=self._query, allow_redirects=False) as answer:
-                    if answer.status in (401, 403):
-                        said = self._said(await answer.content.read(2000))
-                        return f"the model at {replica.url} refuses the key ({answer.status}: {said})", True
-        except TimeoutError:
+                answer = await self._open.get(f"{replica.url}/models")
+        except (TimeoutError, LateError):
             return f"the model at {replica.url} did not answer in {CHECK_S:g} s", False
-        except aiohttp.ClientError as error:
-            return f"the model at {replica.url} cannot be reached ({_reason(error)})", False
+        except BrokenError as error:
+            return f"the model at {replica.url} cannot be reached ({error})", False
+        except UnfitError:
+            return "", False
+        if answer.status in (401, 403):
+            return f"the model at {replica.url} refuses the key ({answer.status}: {self._said(answer.body)})", True
         # A server without /models is still a server: only a call can tell.
         return "", False
 
@@ -167,43 +168,26 @@ class HttpClient:
         return home
 
     @property
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _open(self) -> Wire:
+        if self._wire is None:
             raise ConfigError("the model is not open: enter it first (`async with model:`)")
-        return self._session
+        return self._wire
 
     async def _post(self, url: str, body: bytes) -> bytes:
-        limits, loop = self._deadlines, asyncio.get_running_loop()
-        end = loop.time() + limits.total_s
-        waiting_for = "the first byte"
         try:
-            async with asyncio.timeout_at(min(end, loop.time() + limits.connect_s + limits.first_byte_s)) as limit:
-                async with self._open.post(url, data=body, params=self._query, allow_redirects=False) as answer:
-                    waiting_for = "the rest of the answer"
-                    chunks: list[bytes] = []
-                    size = 0
-                    while True:
-                        limit.reschedule(min(end, loop.time() + limits.idle_s))
-                        chunk = await answer.content.readany()
-                        if not chunk:
-                            break
-                        chunks.append(chunk)
-                        size += len(chunk)
-                        if size > MAX_BODY:
-                            raise ModelError("malformed", f"{url} answered more than {MAX_BODY >> 20} MiB")
-                    content = b"".join(chunks)
-                    if answer.status == 200:
-                        return content
-                    raise self._refusal(answer, url, content)
-        except TimeoutError as error:
-            if isinstance(error, aiohttp.ServerTimeoutError):
-                raise ModelError("timeout", f"{url}: no connection in {limits.connect_s:g} s") from None
-            raise ModelError("timeout", f"{url}: gave up waiting for {waiting_for}") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ModelError("transport", f"{url}: {_reason(error)}") from None
+            answer = await self._open.post(url, body)
+        except LateError as error:
+            raise ModelError("timeout", f"{url}: {error}") from None
+        except UnfitError as error:
+            raise ModelError("malformed", f"{url} {error}") from None
+        except WireError as error:
+            raise ModelError("transport", f"{url}: {error}") from None
+        if answer.status == 200:
+            return answer.body
+        raise self._refusal(answer, url)
 
-    def _refusal(self, answer: aiohttp.ClientResponse, url: str, content: bytes) -> Exception:
-        said = self._said(content)
+    def _refusal(self, answer: Answer, url: str) -> Exception:
+        said = self._said(answer.body)
         detail = f"{url} answered {answer.status}: {said}"
         if answer.status in (400, 413, 422) and _OVERFLOW.search(said):
             return ContextOverflowError(detail)
@@ -217,7 +201,7 @@ class HttpClient:
                 fault = "timeout"
             case status:
                 fault = "overload" if status >= 500 else "caller"
-        return ModelError(fault, detail, retry_after_s=retry_after(answer.headers))
+        return ModelError(fault, detail, retry_after_s=retry_after(answer))
 
     def _said(self, content: bytes) -> str:
         """The server's own words about an error, in one line, without our key in them."""
@@ -250,6 +234,17 @@ class HttpModel:
         await self._client.check("start it, or correct policy_base_url and policy_api_key")
 
 
+def _wire(headers: Mapping[str, str], query: Mapping[str, str], limits: CallDeadlines) -> Wire:
+    """Our own way to a server, or the one through the proxies that the process's environment names."""
+    proxies = urllib.request.getproxies()
+    if any(proxies.get(scheme) for scheme in ("http", "https", "all")):
+        from rollmill.models.proxied import Proxied
+
+        return Proxied(proxies, headers, query, limits, MAX_BODY)
+    return Transport(headers, query, limits, MAX_BODY)
+
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OVERFLOW = re.compile(
     r"context_length_exceeded|maximum context length|exceeds? the (available )?context|context window"
     r"|maximum model length|max_model_len|prompt is too long|reduce the length",
@@ -257,12 +252,12 @@ _OVERFLOW = re.compile(
 )
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(answer: Answer) -> float | None:
     """Seconds to wait, from `retry-after-ms` or from `Retry-After` as seconds or a date."""
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+    milliseconds = _number(answer.header("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    value = headers.get("Retry-After", "")
+    value = answer.header("retry-after")
     seconds = _number(value)
     if seconds is not None:
         return seconds
@@ -278,20 +273,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return max(0.0, number) if math.isfinite(number) else None
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        # A port that is none is refused when it is read.
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _reason(error: BaseException) -> str:
-    # A fault of TLS has a number too, but of OpenSSL's.
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
-        number = error.os_error.errno
-        return os.strerror(number) if number and number > 0 else str(error.os_error)
-    return str(error) or describe(error)

@@ -10,7 +10,8 @@ from msgspec import Struct
 from rollmill.errors import ModelError
 from rollmill.model import Conversation, Secret
 from rollmill.models import chat
-from rollmill.models.http import UNREADABLE, CallDeadlines, ContextOverflowError, HttpClient, HttpModel
+from rollmill.models.connection import CallDeadlines
+from rollmill.models.http import UNREADABLE, ContextOverflowError, HttpClient, HttpModel
 from rollmill.types import Reply, Stop, Tokens, decode, encode
 
 

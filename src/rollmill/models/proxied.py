@@ -1,0 +1,111 @@
+"""Requests through the proxies that the process's environment names, by aiohttp; past them, by our own transport."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from rollmill.errors import ConfigError
+from rollmill.models.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, reason
+from rollmill.models.transport import Transport
+
+
+class Proxied:
+    """The same as `Transport`, for servers that are reached through a proxy and for those that are not."""
+
+    def __init__(
+        self,
+        proxies: Mapping[str, str],
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        limits: CallDeadlines,
+        max_body: int,
+    ) -> None:
+        for scheme in ("http", "https", "all"):
+            _check(scheme, proxies.get(scheme, ""))
+        self._proxies, self._headers, self._query = proxies, dict(headers), dict(query)
+        self._limits, self._max_body = limits, max_body
+        self._direct = Transport(headers, query, limits, max_body)
+
+    async def __aenter__(self) -> Self:
+        await self._direct.__aenter__()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
+            headers=self._headers,
+            skip_auto_headers=("Accept-Encoding",),
+        )
+        return self
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._direct.__aexit__(*error)
+        await self._session.close()
+
+    async def post(self, url: str, body: bytes) -> Answer:
+        proxy = self._proxy(url)
+        return await (self._ask("POST", url, proxy, body) if proxy else self._direct.post(url, body))
+
+    async def get(self, url: str) -> Answer:
+        proxy = self._proxy(url)
+        return await (self._ask("GET", url, proxy) if proxy else self._direct.get(url))
+
+    def _proxy(self, url: str) -> str:
+        parts = urlsplit(url)
+        if urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+            return ""
+        return _with_scheme(self._proxies.get(parts.scheme) or self._proxies.get("all", ""))
+
+    async def _ask(self, method: str, url: str, proxy: str, body: bytes | None = None) -> Answer:
+        limits, loop = self._limits, asyncio.get_running_loop()
+        end = loop.time() + limits.total_s
+        waiting_for = "the first byte"
+        try:
+            async with asyncio.timeout_at(min(end, loop.time() + limits.connect_s + limits.first_byte_s)) as limit:
+                async with self._session.request(
+                    method, url, data=body, params=self._query, allow_redirects=False, proxy=proxy
+                ) as answer:
+                    waiting_for = "the rest of the answer"
+                    content = bytearray()
+                    while not answer.content.at_eof():
+                        limit.reschedule(min(end, loop.time() + limits.idle_s))
+                        content += await answer.content.readany()
+                        if len(content) > self._max_body:
+                            raise UnfitError(f"answered more than {self._max_body >> 20} MiB")
+                    headers = {name.lower().encode(): value.encode() for name, value in answer.headers.items()}
+                    return Answer(answer.status, headers, bytes(content))
+        except aiohttp.ServerTimeoutError:
+            raise LateError(f"no connection through the proxy {_shown(proxy)} in {limits.connect_s:g} s") from None
+        except TimeoutError:
+            raise LateError(f"gave up waiting for {waiting_for}, through the proxy {_shown(proxy)}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokenError(f"{_reason(error)}, through the proxy {_shown(proxy)}") from None
+
+
+def _check(scheme: str, proxy: str) -> None:
+    if proxy and urlsplit(_with_scheme(proxy)).scheme not in ("http", "https"):
+        raise ConfigError(
+            f"the environment's {scheme.upper()}_PROXY names {_shown(proxy)}: only proxies of http:// and https:// can "
+            "be used; unset it, or name the model's host in NO_PROXY"
+        )
+
+
+def _with_scheme(proxy: str) -> str:
+    return proxy if "://" in proxy or not proxy else f"http://{proxy}"
+
+
+def _shown(proxy: str) -> str:
+    """A proxy without its password."""
+    parts = urlsplit(_with_scheme(proxy))
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        return reason(error.os_error)
+    return reason(error)

@@ -84,15 +84,15 @@ class _Error(Struct):
     message: str | None = None
 
 
-class _Response(Struct):
-    output: list[Raw]
-    usage: _Usage | None = None
-    error: _Error | None = None
-    incomplete_details: _Incomplete | None = None
-
-
-_response = msgspec.json.Decoder(_Response)
 _fields = msgspec.json.Decoder(dict[str, Raw])
+_output = msgspec.json.Decoder(list[Raw])
+_counts = msgspec.json.Decoder(_Usage | None)
+_error = msgspec.json.Decoder(_Error | None)
+_incomplete = msgspec.json.Decoder(_Incomplete | None)
+_NULL = Raw(b"null")
+
+# The fields of a reply are parts of the body; up to this many bytes, it costs less to keep the body than to copy them.
+_SMALL = 4096
 
 
 def read_response(body: bytes) -> Reply:
@@ -101,15 +101,20 @@ def read_response(body: bytes) -> Reply:
         # A server may print its JSON over many lines, and items keep theirs: a record is one line.
         if b"\n" in body or b"\r" in body:
             body = msgspec.json.format(body, indent=-1)
-        response = _response.decode(body)
-        items = tuple(read_item(raw) for raw in response.output)
         fields = _fields.decode(body)
-    except UNREADABLE as error:
-        raise ModelError("malformed", f"the answer is no Responses API object: {error}") from None
-    if response.error is not None:
-        raise _failed(response.error)
-    rest = {key: value.copy() for key, value in fields.items() if key not in ("output", "output_text", "usage")}
-    return Reply(items, _usage(response.usage, items), _stop(response.incomplete_details), rest)
+        items = tuple(map(read_item, _output.decode(fields.pop("output"))))
+        usage = _counts.decode(fields.pop("usage", _NULL))
+        error = _error.decode(fields.get("error", _NULL))
+        incomplete = _incomplete.decode(fields.get("incomplete_details", _NULL))
+    except KeyError:
+        raise ModelError("malformed", "the answer is no Responses API object: it has no `output`") from None
+    except UNREADABLE as fault:
+        raise ModelError("malformed", f"the answer is no Responses API object: {fault}") from None
+    if error is not None:
+        raise _failed(error)
+    fields.pop("output_text", None)
+    rest = fields if len(body) <= _SMALL else {key: value.copy() for key, value in fields.items()}
+    return Reply(items, _usage(usage, items), _stop(incomplete), rest)
 
 
 def _failed(error: _Error) -> ModelError:

@@ -75,7 +75,7 @@ def _files(words: Sequence[str]) -> list[Path]:
     """The files that are named, patterns in order of their names; a file that two patterns match counts once."""
     found: dict[Path, None] = {}
     for word in words:
-        matches = [word] if Path(word).exists() or not glob.has_magic(word) else sorted(glob.glob(word))
+        matches = [word] if Path(word).exists() or not glob.has_magic(word) else sorted(glob.glob(word))  # noqa: PTH207 (the pattern may be absolute)
         if not matches:
             raise ConfigError(f"{word}: no file matches")
         found |= dict.fromkeys(Path(match) for match in matches)

@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 PYTEST := $(BIN)/python -m pytest
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help venv dev model demo test test-fast lint format types docs-check check clean
+.PHONY: help venv dev model demo test test-fast lint format types docs-check check bench clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '%-12s%s\n' "$$name" "$$text"; done
@@ -38,13 +38,13 @@ test-fast: dev ## run the tests without those marked slow
 	@$(PYTEST) -n 2 --dist loadfile -m 'not slow'
 
 lint: dev ## check style and formatting
-	@$(BIN)/ruff check --quiet src tests
-	@$(BIN)/ruff format --check --quiet src tests
+	@$(BIN)/ruff check --quiet bench src tests
+	@$(BIN)/ruff format --check --quiet bench src tests
 	@echo 'lint: ruff is content'
 
 format: dev ## repair style and formatting
-	@$(BIN)/ruff check --quiet --fix src tests
-	@$(BIN)/ruff format src tests
+	@$(BIN)/ruff check --quiet --fix bench src tests
+	@$(BIN)/ruff format bench src tests
 
 types: dev ## check types
 	@$(BIN)/mypy
@@ -53,6 +53,9 @@ docs-check: dev model ## run the examples of the documentation
 	@$(PYTEST) tests/test_docs.py
 
 check: lint types docs-check test ## all of these
+
+bench: venv ## measure against the floor, and write bench/results.md; takes half an hour and 10 GB
+	@$(BIN)/python bench/run.py
 
 clean: ## remove the environment, caches and builds; runs/ and the model stay
 	@for venv in '$(VENV)' .ci/venv; do [ ! -f "$$venv/pyvenv.cfg" ] || rm -rf "$$venv"; done

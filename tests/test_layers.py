@@ -25,7 +25,7 @@ TABLE = {
     "taskset": "types errors",
     "testing": "types errors tools model environment agent rollout taskset",
     # The public names: the contracts, and what stands above them only lazily.
-    "": "contracts launch",
+    "": "contracts stream",
     "verification": "contracts",
     # Plugins, one a file or a folder, never each other; model backends share what is in their folder.
     "models": "contracts verification",
@@ -36,11 +36,15 @@ TABLE = {
     "collection": "contracts store quality",
     "config": "types errors model",
     "plugins": "contracts models agents environments",
-    "launch": "contracts config plugins collection store verification",
-    "cli": "contracts verification models store quality collection config plugins launch",
+    "local": "contracts collection store",
+    "launch": "contracts config plugins collection store verification local",
+    "stream": "contracts config collection store verification local",
+    # A worker process calls `launch`, as the command does.
+    "engines": "contracts collection store plugins launch local",
+    "cli": "contracts verification models store quality collection config plugins launch engines",
 }
 
-LAZILY = {("taskset", "datasets")}
+LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}
 """What a core module imports besides the standard library and msgspec, where it is needed."""
 
 Edge = tuple[str, str]

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 import rollmill
 from rollmill import plugins
 from rollmill.cli import summary
@@ -22,9 +24,11 @@ from rollmill.cli.policy import policy_model
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
 from rollmill.cli.tasks import tasks_of
+from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
+from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
 from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
 from rollmill.store.folder import fingerprint
@@ -51,6 +55,12 @@ def add_parser(commands: Any) -> None:
         epilog=f"Any key of the configuration can be given as +key=value.\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_arguments(parser)
+    parser.set_defaults(handler=_collect)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to play, and with which model."""
     parser.add_argument("words", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--model", help="embedded, FILE.gguf, openai:NAME, vllm:NAME, azure_openai:NAME, replay:FILE")
     parser.add_argument("--base-url", action="append", metavar="URL", help="where the model is; again for a replica")
@@ -59,7 +69,6 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(flag, dest=key, metavar=flag.strip("-").upper(), help=text)
     for flag, (key, kind, text) in _SAMPLING.items():
         parser.add_argument(flag, dest=key, metavar="N", type=kind, help=text)
-    parser.set_defaults(handler=_collect)
 
 
 # Flags that are configuration keys by another name.
@@ -90,6 +99,22 @@ def ng_collect_rollouts() -> None:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
+    asked = asked_for(arguments)
+    if "output_jsonl_fpath" not in asked.layer and not any("output_jsonl_fpath=" in word for word in asked.words):
+        raise ConfigError("where do the rollouts go? Give --out FILE, for example --out runs/a.jsonl")
+    return _run(asked.words, policy=asked.policy, files=asked.files, initial=asked.layer)
+
+
+class Asked(Struct, frozen=True):
+    """What the words and flags of a command say."""
+
+    words: list[str]
+    files: list[str]
+    layer: dict[str, Any]
+    policy: Instance | None
+
+
+def asked_for(arguments: argparse.Namespace) -> Asked:
     names = [word for word in arguments.words if not _OVERRIDE.match(word)]
     words = [word for word in arguments.words if _OVERRIDE.match(word)]
     if len(names) > 1:
@@ -99,14 +124,11 @@ def _collect(arguments: argparse.Namespace) -> int:
     sampling = {key: given[key] for key, _, _ in _SAMPLING.values() if given[key] is not None}
     if sampling:
         layer["responses_create_params"] = sampling
-    if "output_jsonl_fpath" not in layer and not any("output_jsonl_fpath=" in word for word in words):
-        raise ConfigError("where do the rollouts go? Give --out FILE, for example --out runs/a.jsonl")
     files: list[str] = []
     for name in names:
         files, known = _environment_layer(name)
         layer = known | layer
-    policy = policy_model(arguments.model, arguments.base_url, arguments.api_key_env)
-    return _run(words, policy=policy, files=files, initial=layer)
+    return Asked(words, files, layer, policy_model(arguments.model, arguments.base_url, arguments.api_key_env))
 
 
 def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
@@ -153,7 +175,7 @@ def _run(
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
     signals = Signals(config.options.grace_s)
     try:
-        outcome = run_fast(_play(config, policy, command, signals))
+        outcome = run_fast(play(config, policy, command, signals))
     except asyncio.CancelledError:
         print(f"Stopped. What had ended is recorded; {again}")
         return signals.exit_code
@@ -163,8 +185,12 @@ def _run(
     return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
 
 
-async def _play(
-    config: Config[CollectOptions], policy: Instance | None, command: list[str], signals: Signals
+async def play(
+    config: Config[CollectOptions],
+    policy: Instance | None,
+    command: list[str],
+    signals: Signals,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     options = config.options
     instances = with_policy(config, policy)
@@ -185,8 +211,11 @@ async def _play(
         | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
         identify=lambda agent: _identify(instances, agent, options),
     )
-    crew = assemble(setup_of(options, instances, agents, about.run.id))
-    return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen)
+    setup = setup_of(options, instances, agents, about.run.id)
+    crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, _say)
+    return await run(
+        source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers
+    )
 
 
 def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:

@@ -83,7 +83,7 @@ class Collector:
         self._draining = asyncio.Event()
         self._fault: CallerError | OutageError | None = None
         self._running: dict[str, Running] = {}
-        self.ended = self.failed = 0
+        self.ended = self.failed = self.most_running = 0
         self.stopped = ""
         """Why it stopped by itself, if it did."""
 
@@ -125,6 +125,7 @@ class Collector:
                 if (job := self._feed.take(self._admission.room)) is not None:
                     self._admission.enter(job.slot.agent)
                     self._running[job.slot.key] = Running(job, time.monotonic())
+                    self.most_running = max(self.most_running, len(self._running))
                     group.create_task(self._work(job))
                 elif not self._feed.exhausted and self._reads():
                     # Rows that have all ended are many at once: others must have their turn.

@@ -47,6 +47,7 @@ class Running(Struct, frozen=True):
     """What the collector is doing at the moment."""
 
     count: int
+    most: int
     oldest: Oldest | None
     draining: bool
 
@@ -136,6 +137,7 @@ class Gauge:
             ended=self.ended_count,
             failed=self.failed,
             running=now.count,
+            most_running=now.most,
             oldest=now.oldest,
             rollouts_per_s=round(rate, 3),
             rollouts_per_s_overall=round(overall, 3),

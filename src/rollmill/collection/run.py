@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rollmill.collection.collector import Collector
+from rollmill.collection.collector import Collector, Observer
 from rollmill.collection.gauge import Gauge, Running
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.plan import Feed, Plan
@@ -73,6 +73,7 @@ async def run(
     *,
     say: Callable[[str], None],
     on_start: Callable[[Collector, Progress], None] = lambda *_: None,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Play what is missing. `crew` is entered only if anything is; `on_start` gets what a signal may want to stop."""
     refuse_output(source, options.output_jsonl_fpath)
@@ -83,7 +84,7 @@ async def run(
         _say_changed_code(known, about.run, say)
         store.open()
         _say_found(store, say)
-        collection = _Collection(store, source, survey, known, options, about, say)
+        collection = _Collection(store, source, survey, known, options, about, say, observers)
         return await collection.run(crew, on_start)
 
 
@@ -99,7 +100,9 @@ class _Collection:
         options: CollectOptions,
         about: About,
         say: Callable[[str], None],
+        observers: Sequence[Observer],
     ) -> None:
+        self._observers = observers
         self._store, self._source, self._known = store, source, known
         self._options, self._about, self._say = options, about, say
         self._total = _planned(survey, options)
@@ -153,7 +156,7 @@ class _Collection:
                 self._feed,
                 admission=worker.admission,
                 recorder=recorder,
-                observers=(progress, gauge),
+                observers=(progress, gauge, *self._observers),
                 retry=RetryPolicy(attempts=options.max_attempts),
                 max_failures=options.max_failures,
             )
@@ -282,11 +285,11 @@ def _planned(survey: Survey, options: CollectOptions) -> int | None:
 def _running(collector: Collector) -> Running:
     oldest = collector.oldest
     if oldest is None:
-        return Running(collector.running, None, collector.draining)
+        return Running(collector.running, collector.most_running, None, collector.draining)
     slot = oldest.job.slot
     seconds = round(time.monotonic() - oldest.since, 1)
     found = Oldest(slot.task_index, slot.rollout_index, slot.agent, oldest.job.attempt, seconds)
-    return Running(collector.running, found, collector.draining)
+    return Running(collector.running, collector.most_running, found, collector.draining)
 
 
 def _say_changed_code(known: Identities, run: Run, say: Callable[[str], None]) -> None:

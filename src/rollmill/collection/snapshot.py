@@ -38,6 +38,8 @@ class Snapshot(Struct, frozen=True):
     failed: int = 0
     """Of the ended."""
     running: int = 0
+    most_running: int = 0
+    """The most that ran at once."""
     oldest: Oldest | None = None
     rollouts_per_s: float = 0.0
     rollouts_per_s_overall: float = 0.0

@@ -1,0 +1,80 @@
+"""What a command and its workers say to each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from rollmill.collection.worker import Pressure
+from rollmill.launch import Setup
+from rollmill.store.schema import Entry
+from rollmill.types import Slot
+
+# From the command to a worker.
+
+
+class Begin(Struct, frozen=True, tag="begin", array_like=True):
+    """Get ready to play. `path` is where Python finds modules."""
+
+    setup: Setup
+    path: list[str]
+
+
+class Lease(Struct, frozen=True, tag="lease", array_like=True):
+    """Play this: one attempt at one slot. `row` is the task's, with the overrides in it."""
+
+    number: int
+    slot: Slot
+    attempt: int
+    row: bytes
+
+
+class Drain(Struct, frozen=True, tag="drain", array_like=True):
+    """Give up what has not begun."""
+
+
+Order = Begin | Lease | Drain
+
+# From a worker to the command.
+
+
+class Ready(Struct, frozen=True, tag="ready", array_like=True):
+    """The live parts are there."""
+
+
+class Credit(Struct, frozen=True, tag="credit", array_like=True):
+    """So many leases more may come."""
+
+    count: int
+
+
+class Ended(Struct, frozen=True, tag="ended", array_like=True):
+    """A lease is over: `row` is the output's line, `response` what had happened where it failed, as JSON."""
+
+    number: int
+    entry: Entry
+    row: bytes
+    response: bytes
+
+
+class Beat(Struct, frozen=True, tag="beat", array_like=True):
+    """The worker is alive, once a second."""
+
+    pressure: Pressure
+    cpu_s: float
+
+
+class Fault(Struct, frozen=True, tag="fault", array_like=True):
+    """The run cannot go on: the caller is wrong, or the model is gone."""
+
+    kind: Literal["config", "contract", "outage", "error"]
+    text: str
+
+
+Report = Ready | Credit | Ended | Beat | Fault
+
+encode = msgspec.msgpack.Encoder().encode
+read_order = msgspec.msgpack.Decoder(Order).decode
+read_report = msgspec.msgpack.Decoder(Report).decode

@@ -55,7 +55,7 @@ def lines(out: Path, merged: Merged) -> Iterator[str]:
             yield f"{'':<{width}}  skipped {', '.join(shown)}{f', and {more} more' if more > 0 else ''}"
     failed = f", {merged.failed:,} failed slots carried over" if merged.failed else ""
     doubled = sum(one.doubled for one in merged.inputs)
-    left_out = f", {doubled:,} doubles left out" if doubled else ""
+    left_out = f", {doubled:,} doubled left out" if doubled else ""
     yield f"Rollouts: {out} ({merged.rollouts:,} rows in {merged.groups:,} groups{left_out}{failed})"
     yield f"What became of each input: {run_folder(out) / NAME}"
 

@@ -1,6 +1,7 @@
 """`rollmill merge` as a process, on what `rollmill collect` made."""
 
 import json
+import time
 
 import pytest
 
@@ -118,3 +119,22 @@ def test_what_is_skipped_is_said_with_its_place(shell, collect):
         "garbage": 0,
         "places": ["line 2: foreign", "line 3: torn"],
     }
+
+
+def test_a_merge_that_is_killed_leaves_nothing_and_can_be_made_again(shell, collect):
+    collect("one.jsonl", "x")
+    (row,) = shell.rows("one.jsonl")
+    text = json.dumps(row)
+    shell.write("a.jsonl", *(text.replace(row["rollmill"]["slot"]["task"], f"{n:032x}") for n in range(5000)))
+    with shell.start("rollmill", "merge", "all.jsonl", "a.jsonl") as process:
+        deadline = time.monotonic() + 60
+        while not (shell.folder / ".all.merging/all.jsonl").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()
+        process.kill()
+    assert process.returncode == -9
+    assert sorted(path.name for path in shell.folder.glob("*all*")) == [".all.merging"]
+    done = shell.run("rollmill", "merge", "all.jsonl", "a.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert len({row["_ng_task_index"] for row in shell.rows("all.jsonl")}) == 5000
+    assert not (shell.folder / ".all.merging").exists()

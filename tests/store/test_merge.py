@@ -372,7 +372,7 @@ async def test_an_output_that_is_changed_meanwhile_is_not_merged_wrongly(tmp_pat
 async def test_cat_of_outputs_is_an_output(tmp_path):
     """Chunks count their tasks from 0 each, and one slot is in both."""
     a = await write(tmp_path / "a.jsonl", ("p", slot("p", 0), "1"), ("q", slot("q", 1), "2"))
-    b = await write(tmp_path / "b.jsonl", ("r", slot("r", 0), "3"), ("q", slot("q", 1), "4"), ("s", slot("s", 2), "5"))
+    b = await write(tmp_path / "b.jsonl", ("r", slot("r", 0), "3"), ("q", slot("q", 9), "4"), ("s", slot("s", 2), "5"))
     together = tmp_path / "c.jsonl"
     together.write_bytes(a.read_bytes() + b.read_bytes())
     with Store(together) as store:
@@ -383,6 +383,8 @@ async def test_cat_of_outputs_is_an_output(tmp_path):
         owed, _ = ledger.plan(wanted, lambda _: 1)
         assert [one.held for one in owed] == [1, 1, 1, 1, 0]
         more, _ = Ledger(store.index).plan(wanted[:3], lambda _: 2)
+    # New rollouts go to the groups that the rows which stayed are in.
+    assert [[one.task_index for one in of_task.slots] for of_task in more] == [[0], [1], [0]]
     # Two tasks share an index, so their second rollouts must not share a number.
     taken = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows(together)}
     new = [(one.task_index, one.rollout_index) for of_task in more for one in of_task.slots]

@@ -1,5 +1,6 @@
 """A taskset is a stream that can be begun again; what is wrong with a row names its place."""
 
+import gzip
 import importlib.util
 import itertools
 import json
@@ -8,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 import rollmill as rm
-from rollmill.taskset import Taskset
+from rollmill.taskset import Taskset, read_rows
 
 
 class Sum(rm.Task):
@@ -103,6 +105,66 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
         answers(rm.from_jsonl(path, Sum))
     with pytest.raises(rm.ConfigError, match="cannot be read: Is a directory"):
         answers(rm.from_jsonl(path.parent, Sum))
+
+
+def squeezed(ending: str, content: bytes) -> bytes:
+    return gzip.compress(content) if ending == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(content)
+
+
+compressed = pytest.mark.parametrize("ending", [".gz", ".zst"])
+
+
+@compressed
+@pytest.mark.parametrize("count", [1, 7, 20_000])
+def test_a_compressed_file_is_read_through_its_decompressor(tmp_path: Path, ending: str, count: int) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    path.write_bytes(squeezed(ending, b"".join(line(number).encode() for number in range(count))))
+    assert [number for number, _ in read_rows(path)] == list(range(1, count + 1))
+    assert answers(rm.from_jsonl(path, Sum).take(3)) == list(range(min(count, 3)))
+
+
+@compressed
+def test_compressed_files_that_were_put_together_are_one(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    # A row may begin in one and end in the other.
+    first, second = line(1).encode(), line(2).encode() + line(3).encode()
+    path.write_bytes(b"".join(squeezed(ending, part) for part in (first, b"", second[:9], second[9:])))
+    assert answers(rm.from_jsonl(path, Sum)) == [1, 2, 3]
+
+
+@compressed
+def test_an_empty_compressed_file_has_no_tasks(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    path.write_bytes(squeezed(ending, b""))
+    assert answers(rm.from_jsonl(path, Sum)) == []
+
+
+@compressed
+def test_a_compressed_file_cut_anywhere_is_never_taken_for_a_shorter_one(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    whole = squeezed(ending, b"".join(line(number).encode() for number in range(20)))
+    for size in range(1, len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(rm.ConfigError, match=r"tasks\.jsonl\.\w+: (its end is missing|cannot be read)"):
+            answers(rm.from_jsonl(path, Sum))
+
+
+@compressed
+def test_a_compressed_file_in_which_a_byte_is_wrong_is_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    whole = bytearray(squeezed(ending, b"".join(line(number).encode() for number in range(20))))
+    whole[len(whole) // 2] ^= 0xFF
+    path.write_bytes(whole)
+    with pytest.raises(rm.ConfigError, match=r"tasks\.jsonl\.\w+: "):
+        answers(rm.from_jsonl(path, Sum))
+
+
+@compressed
+def test_a_name_that_promises_a_compressed_file_is_taken_at_its_word(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"tasks.jsonl{ending}"
+    path.write_text(line(1))
+    with pytest.raises(rm.ConfigError, match="cannot be read"):
+        answers(rm.from_jsonl(path, Sum))
 
 
 def test_rows_in_memory_are_tasks_too() -> None:

@@ -6,14 +6,17 @@ import gzip
 import io
 import itertools
 import random
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Generic, TypeAlias
+from typing import Any, BinaryIO, Generic, TypeAlias, cast
 
 import msgspec
 
 from rollmill.errors import ConfigError
 from rollmill.types import T, encode, read_task
+
+_CHUNK = 1 << 16
 
 Rows: TypeAlias = Iterable[dict[str, Any]]
 
@@ -74,45 +77,63 @@ def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, row
     except EOFError:
         raise ConfigError(f"{path}: its end is missing") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (OSError, zlib.error) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def is_plain(path: Path) -> bool:
     return path.suffix not in (".gz", ".zst")
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
-        return gzip.open(path)
+        return cast("BinaryIO", gzip.open(path))
     if path.suffix == ".zst":
-        import zstandard
-
-        stream = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
-        return io.BufferedReader(_Readable(stream, zstandard.ZstdError))
+        return io.BufferedReader(_Frames(path), _CHUNK)
     return path.open("rb")
 
 
-class _Readable(io.RawIOBase):
-    """A decompressor whose faults are those of a file."""
+class _Frames(io.RawIOBase):
+    """What a zstd file holds, frame after frame; what is wrong with it is an error of the file's."""
 
-    def __init__(self, stream: IO[bytes], fault: type[Exception]) -> None:
-        self._stream, self._fault = stream, fault
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._fault = zstandard.ZstdError
+        self._begin = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame = self._begin()
+        self._begun = False
+        self._ready = memoryview(b"")
+        self._file = path.open("rb")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            content = self._stream.read(len(buffer))
-        except self._fault as error:
-            raise OSError(str(error)) from None
-        buffer[: len(content)] = content
-        return len(content)
+        while not self._ready:
+            chunk = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame, self._begun = self._begin(), False
+            chunk = chunk or self._file.read(_CHUNK)
+            if not chunk:
+                if self._begun:
+                    raise EOFError
+                return 0
+            self._begun = True
+            self._ready = memoryview(self._decompressed(chunk))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
     def close(self) -> None:
-        self._stream.close()
+        self._file.close()
         super().close()
+
+    def _decompressed(self, chunk: bytes) -> bytes:
+        try:
+            return self._frame.decompress(chunk)
+        except self._fault as error:
+            raise OSError(str(error)) from None
 
 
 def parse(row: bytes, kind: type[T], place: str) -> T:

@@ -1,5 +1,6 @@
 """Servers that answer what a test tells them to, and one small real model."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,9 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 
 from rollmill.models import weights
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
+    """What speaks to sockets itself is tested on both event loops."""
+    loops = {"standard": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return loops if item.path.name == "test_transport.py" else {"standard": loops["standard"]}
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own proxies stay out of the tests."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @dataclass

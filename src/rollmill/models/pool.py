@@ -43,6 +43,10 @@ class Origin(Struct, frozen=True):
         return cls(tls, _host(parts.hostname), port or (443 if tls else 80))
 
     @property
+    def loopback(self) -> bool:
+        return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
+
+    @property
     def header(self) -> str:
         """What the request calls it."""
         host = f"[{self.host}]" if ":" in self.host else self.host

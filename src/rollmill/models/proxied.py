@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import urllib.request
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,6 +14,7 @@ import aiohttp
 
 from rollmill.errors import ConfigError
 from rollmill.models.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, reason
+from rollmill.models.pool import Origin
 from rollmill.models.transport import Transport
 
 
@@ -31,12 +33,14 @@ class Proxied:
             _check(scheme, proxies.get(scheme, ""))
         self._proxies, self._headers, self._query = proxies, dict(headers), dict(query)
         self._limits, self._max_body = limits, max_body
+        self._chosen: dict[str, str] = {}
         self._direct = Transport(headers, query, limits, max_body)
 
     async def __aenter__(self) -> Self:
         await self._direct.__aenter__()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            # aiohttp's own context is as old as its import.
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context()),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
             headers=self._headers,
             skip_auto_headers=("Accept-Encoding",),
@@ -56,10 +60,14 @@ class Proxied:
         return await (self._ask("GET", url, proxy) if proxy else self._direct.get(url))
 
     def _proxy(self, url: str) -> str:
-        parts = urlsplit(url)
-        if urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-            return ""
-        return _with_scheme(self._proxies.get(parts.scheme) or self._proxies.get("all", ""))
+        """The proxy for a URL; nothing where there is none."""
+        if url not in self._chosen:
+            origin = Origin.of(url)
+            # A proxy's loopback is not ours.
+            past = origin.loopback or urllib.request.proxy_bypass(f"{origin.host}:{origin.port}")
+            proxy = self._proxies.get("https" if origin.tls else "http") or self._proxies.get("all", "")
+            self._chosen[url] = "" if past else _with_scheme(proxy)
+        return self._chosen[url]
 
     async def _ask(self, method: str, url: str, proxy: str, body: bytes | None = None) -> Answer:
         limits, loop = self._limits, asyncio.get_running_loop()

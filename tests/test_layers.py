@@ -12,7 +12,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-CONTRACTS = {"types", "errors", "tools", "model", "environment", "agent", "rollout", "taskset", "testing"}
+CONTRACTS = {"types", "errors", "tools", "model", "environment", "agent", "deadline", "rollout", "taskset", "testing"}
 
 TABLE = {
     "types": "",
@@ -21,7 +21,8 @@ TABLE = {
     "model": "types errors",
     "environment": "types errors tools model",
     "agent": "types errors tools model environment",
-    "rollout": "types errors tools model environment agent",
+    "deadline": "",
+    "rollout": "types errors tools model environment agent deadline",
     "taskset": "types errors",
     "testing": "types errors tools model environment agent rollout taskset",
     # The public names: the contracts, and what stands above them only lazily.

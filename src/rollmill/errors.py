@@ -20,9 +20,9 @@ from __future__ import annotations
 import asyncio
 import difflib
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from rollmill.types import Failure, Where
@@ -90,23 +90,35 @@ class ModelError(RolloutError):
         super().__init__(Failure("model", kind, detail, retryable=kind not in _FINAL, retry_after_s=retry_after_s))
 
 
-@contextmanager
-def boundary(where: Where) -> Iterator[None]:
+def boundary(where: Where) -> Boundary:
     """Give an exception that crosses here its address, unless it has one. Cancellation of the task passes."""
-    try:
-        yield
-    except (CallerError, RolloutError, RunError):
-        raise
-    except asyncio.CancelledError as error:
-        # Nobody cancelled this task: something that it waited for was cancelled, and that is an error like any other.
-        if _cancelled():
-            raise
-        raise RolloutError(Failure(where, "error", describe(error))) from error
-    except TimeoutError as error:
-        raise RolloutError(Failure(where, "timeout", describe(error), retryable=True)) from error
-    except (Exception, SystemExit) as error:
-        # An author's sys.exit() ends a rollout, not the run.
-        raise RolloutError(Failure(where, "error", describe(error))) from error
+    return Boundary(where)
+
+
+class Boundary:
+    # Not a generator's context manager: several are crossed in every turn.
+    __slots__ = ("_where",)
+
+    def __init__(self, where: Where) -> None:
+        self._where: Where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, CallerError | RolloutError | RunError):
+            return
+        if isinstance(error, asyncio.CancelledError):
+            # Where nobody cancelled this task, something that it waited for was: an error like any other.
+            if not _cancelled():
+                raise RolloutError(Failure(self._where, "error", describe(error))) from error
+        elif isinstance(error, TimeoutError):
+            raise RolloutError(Failure(self._where, "timeout", describe(error), retryable=True)) from error
+        elif isinstance(error, Exception | SystemExit):
+            # An author's sys.exit() ends a rollout, not the run.
+            raise RolloutError(Failure(self._where, "error", describe(error))) from error
 
 
 def _cancelled() -> bool:

@@ -14,10 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from rollmill import plugins
+from rollmill.collection.adaptive import Adaptive
 from rollmill.collection.calls import Calls, Persistent
-from rollmill.collection.limits import Places
-from rollmill.collection.options import Limits
+from rollmill.collection.limits import AdaptiveAdmission, Bounded, ByModel, LocalAdmission, Places
+from rollmill.collection.options import Limits, ModelLimits
+from rollmill.collection.rates import Rates
 from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.throttle import Fixed, Throttle
 from rollmill.config import Config, Instance, convert, masked
 from rollmill.environment import World, opened
 from rollmill.errors import ConfigError, suggestion
@@ -27,9 +30,7 @@ from rollmill.rollout import Deadlines, Deferred, at_once
 from rollmill.store.manifest import Identity
 from rollmill.verification.pool import RewardPool
 
-PLACES = 64
-"""How many rollouts run at once where neither the caller nor the model says."""
-
+_CALL_ATTEMPTS = 6
 _COMMON = {"entrypoint", "host", "port", "num_workers", "domain", "datasets", "description", "verified", "verified_url"}
 
 
@@ -67,7 +68,7 @@ async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
             builder.seat,
             compute,
             run=setup.run,
-            admission=Places(setup.places or builder.places),
+            admission=builder.admission(),
             calls=builder.calls,
             deadlines=setup.deadlines,
             judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
@@ -173,6 +174,8 @@ class _Builder:
         self._stack = stack
         self.models: dict[str, Model] = {}
         self.calls: list[Calls] = []
+        self._calls: dict[str, Calls] = {}
+        self._persistent: dict[str, Model] = {}
         self._worlds: dict[str, World] = {}
         self._seats: dict[str, Seat] = {}
         self._building = asyncio.Lock()
@@ -184,10 +187,25 @@ class _Builder:
                 found = self._seats[name] = self._seats.get(name) or await self._seat(name)
         return found
 
-    @property
-    def places(self) -> int:
-        """How many rollouts the models can well serve at once."""
-        return min((getattr(model, "places", None) or PLACES for model in self.models.values()), default=PLACES)
+    def admission(self) -> LocalAdmission:
+        """Of all agents that may play: as many at once as was told, or as their models serve."""
+        setup = self._setup
+        agents = {name: one for name, one in self._instances.items() if one.kind == "responses_api_agents"}
+        places = setup.places or min((n for n in map(_places, self.models.values()) if n), default=None)
+        admission: LocalAdmission
+        if places is not None:
+            admission = Places(places)
+        else:
+            admission = ByModel(
+                {name: _reference(agent, "model_server", "responses_api_models") for name, agent in agents.items()},
+                lambda model: AdaptiveAdmission(self._calls_of(model).throttle),
+            )
+        bounds = {
+            name: -(-bound // setup.share)
+            for name, agent in agents.items()
+            if (bound := setup.limits.environments.get(environment_instance(self._instances, agent).name))
+        }
+        return Bounded(admission, bounds) if bounds else admission
 
     async def _seat(self, name: str) -> Seat:
         instance = self._instances[name]
@@ -201,10 +219,29 @@ class _Builder:
             model = _make_model(self._instances[name])
             if isinstance(model, AbstractAsyncContextManager):
                 await self._stack.enter_async_context(model)
-            calls = Calls(RetryPolicy(attempts=self._setup.attempts), outage_s=self._setup.outage_s)
-            self.calls.append(calls)
-            self.models[name] = Persistent(model, calls)
-        return self.models[name]
+            self.models[name] = model
+            self._persistent[name] = Persistent(model, self._calls_of(name))
+        return self._persistent[name]
+
+    def _calls_of(self, name: str) -> Calls:
+        """What all calls of one model share; made before the model is."""
+        if name not in self._calls:
+            setup = self._setup
+            limits = setup.limits.models.get(name, ModelLimits())
+            throttle: Throttle | None = None
+            if limits.concurrency is not None:
+                throttle = Fixed(-(-limits.concurrency // setup.share))
+            elif setup.places is None:
+                throttle = Adaptive()
+            self._calls[name] = Calls(
+                name,
+                RetryPolicy(attempts=1 if setup.attempts == 1 else max(setup.attempts, _CALL_ATTEMPTS)),
+                throttle=throttle,
+                rates=_rates(limits, setup.share),
+                outage_s=setup.outage_s,
+            )
+            self.calls.append(self._calls[name])
+        return self._calls[name]
 
     async def _world(self, instance: Instance) -> World:
         if instance.name not in self._worlds:
@@ -218,6 +255,17 @@ class _Builder:
             world = await self._stack.enter_async_context(opened(kind, config, models))
             self._worlds[instance.name] = world
         return self._worlds[instance.name]
+
+
+def _places(model: Model) -> int | None:
+    """How many rollouts a model says it can well serve at once."""
+    return getattr(model, "places", None)
+
+
+def _rates(limits: ModelLimits, share: int) -> Rates | None:
+    if limits.requests_per_minute is None and limits.tokens_per_minute is None:
+        return None
+    return Rates(limits.requests_per_minute, limits.tokens_per_minute, share=share)
 
 
 def own_fields(instance: Instance) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from msgspec import Raw, Struct
 
 from rollmill.agent import Agent
 from rollmill.collection.calls import Calls
-from rollmill.collection.worker import Admission, Job, Played, Pressure
+from rollmill.collection.limits import LocalAdmission
+from rollmill.collection.worker import Job, Played, Pressure
+from rollmill.deadline import Watch
 from rollmill.environment import Compute, World
 from rollmill.errors import CallerError
 from rollmill.model import Model
@@ -38,7 +40,7 @@ class LocalWorker:
         compute: Compute,
         *,
         run: str,
-        admission: Admission,
+        admission: LocalAdmission,
         calls: Sequence[Calls] = (),
         deadlines: Deadlines = Deadlines(),
         judge: Judge = at_once,
@@ -53,21 +55,24 @@ class LocalWorker:
         self._deadlines = deadlines
         self._judge = judge
         self._keep_rollouts = keep_rollouts
+        self._watch = Watch()
 
     async def play(self, job: Job) -> Played:
         seat = await self._seats(job.slot.agent)
         try:
-            rollout = await play(
-                job.task,
-                seat.world,
-                seat.agent,
-                seat.model,
-                slot=job.slot,
-                attempt=job.attempt,
-                compute=self._compute,
-                deadlines=self._deadlines,
-                judge=self._judge,
-            )
+            with self.admission.present(job.slot.agent, seat.model) as model:
+                rollout = await play(
+                    job.task,
+                    seat.world,
+                    seat.agent,
+                    model,
+                    slot=job.slot,
+                    attempt=job.attempt,
+                    compute=self._compute,
+                    deadlines=self._deadlines,
+                    judge=self._judge,
+                    watch=self._watch,
+                )
         except CallerError as error:
             raise type(error)(f"task {job.slot.task_index}: {error}") from error
         entry = entry_of(rollout, self._run)
@@ -81,8 +86,4 @@ class LocalWorker:
             calls.drain()
 
     def pressure(self) -> Pressure:
-        return sum((pressure_of(calls) for calls in self._calls), Pressure())
-
-
-def pressure_of(calls: Calls) -> Pressure:
-    return Pressure(retries=dict(calls.retries), backoff_s=calls.waited_s)
+        return sum((calls.pressure() for calls in self._calls), Pressure())

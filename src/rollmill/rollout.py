@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from time import perf_counter
+from types import TracebackType
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from rollmill.agent import Agent
+from rollmill.deadline import Watch
 from rollmill.environment import Compute, Environment, RewardPart, World
 from rollmill.errors import ContractError, RolloutError, boundary
 from rollmill.model import Conversation, Model
@@ -91,8 +93,13 @@ async def play(
     compute: Compute = in_thread,
     deadlines: Deadlines = Deadlines(),
     judge: Judge = at_once,
+    watch: Watch | None = None,
 ) -> Rollout:
-    """Play a task once. A rollout that failed is returned with its failure; only a wrong caller raises."""
+    """Play a task once. A rollout that failed is returned with its failure; only a wrong caller raises.
+
+    Whoever plays many at once gives them one `watch`.
+    """
+    watch = watch or Watch()
     trajectory = Trajectory(task.prompt)
     stop, reward, failure = Stop.FAILED, None, None
     try:
@@ -101,14 +108,14 @@ async def play(
         world.trajectory = trajectory
         task = _offer_tools(task, world)
         try:
-            async with _stage("environment", "setup", deadlines.setup_s, trajectory):
+            async with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
                 await world.setup()
-            async with _stage("agent", "play", deadlines.play_s, trajectory):
+            async with _Stage("agent", "play", deadlines.play_s, trajectory, watch):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
-            async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
+            async with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
                 reward = await judge(world, compute)
         finally:
-            await _close(world, deadlines.close_s)
+            await _close(world, deadlines.close_s, watch)
     except RolloutError as error:
         stop, failure = Stop.FAILED, error.failure
     return Rollout(
@@ -134,18 +141,19 @@ async def verify_again(
         world = environment(rollout.task)
     if world.verification == "unsupported":
         raise ContractError(f"{type(world).__name__} declares verification = unsupported: play the task again instead")
-    trajectory = world.trajectory = Trajectory(rollout.task.prompt)
+    trajectory, watch = Trajectory(rollout.task.prompt), Watch()
+    world.trajectory = trajectory
     try:
-        async with _stage("environment", "setup", deadlines.setup_s, trajectory):
+        async with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
             await world.setup()
         if world.verification == "replay":
-            async with _stage("tool", "replay", deadlines.play_s, trajectory):
+            async with _Stage("tool", "replay", deadlines.play_s, trajectory, watch):
                 await _replay(world, rollout.response.output)
         trajectory.restore(rollout)
-        async with _stage("verifier", "verify", deadlines.verify_s, trajectory):
+        async with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
             return await world.score(compute)
     finally:
-        await _close(world, deadlines.close_s)
+        await _close(world, deadlines.close_s, watch)
 
 
 async def _replay(world: Environment[Any], items: Sequence[Item]) -> None:
@@ -182,24 +190,39 @@ def _offer_tools(task: Task, world: Environment[Any]) -> Task:
     return task if "tools" in task.params or not world.tools else task.with_params({"tools": world.tools_json})
 
 
-@asynccontextmanager
-async def _stage(where: Where, name: str, seconds: float, trajectory: Trajectory) -> AsyncIterator[None]:
+class _Stage:
     """A stage of a rollout: addressed, timed and bounded."""
-    with boundary(where), trajectory.timed(name):
-        try:
-            async with asyncio.timeout(seconds) as deadline:
-                yield
-        except TimeoutError:
-            if deadline.expired():
-                detail = f"{name} took longer than {seconds:g} s"
-                raise RolloutError(Failure(where, "timeout", detail, retryable=True)) from None
-            raise
+
+    def __init__(self, where: Where, name: str, seconds: float, trajectory: Trajectory, watch: Watch) -> None:
+        self._where: Where = where
+        self._name, self._seconds = name, seconds
+        self._spent = trajectory.seconds
+        self._deadline = watch.within(seconds)
+
+    async def __aenter__(self) -> None:
+        self._began = perf_counter()
+        await self._deadline.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spent[self._name] = self._spent.get(self._name, 0.0) + perf_counter() - self._began
+        with boundary(self._where):
+            try:
+                await self._deadline.__aexit__(kind, error, trace)
+            except TimeoutError:
+                detail = f"{self._name} took longer than {self._seconds:g} s"
+                raise RolloutError(Failure(self._where, "timeout", detail, retryable=True)) from None
+            if error is not None:
+                raise error
 
 
-async def _close(world: Environment[Any], seconds: float) -> None:
+async def _close(world: Environment[Any], seconds: float, watch: Watch) -> None:
+    if type(world).close is Environment.close:
+        return
     # The reward stands or falls before this; a world that does not close is the author's to hear of, not the rollout's.
     try:
-        async with asyncio.timeout(seconds):
+        async with watch.within(seconds):
             await world.close()
     except Exception as error:  # noqa: BLE001
         log.warning("close failed: environment=%s error=%r", type(world).__name__, error)

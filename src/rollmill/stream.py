@@ -67,7 +67,7 @@ async def collect(
         index, recorder, run = await _recording(stack, out, name, identity)
         if isinstance(model, AbstractAsyncContextManager):
             await stack.enter_async_context(model)
-        calls = Calls(retry)
+        calls = Calls(model.name, retry)
         world = await stack.enter_async_context(opened(environment, config, models))
         seat = Seat(world, agent, Persistent(model, calls))
 
@@ -126,9 +126,7 @@ async def _recording(
     known = Identities(store.folder)
     known.meet(agent, identity)
     store.open()
-    run = known.begin(
-        new_run(version=rollmill.__version__, command=[], durability="os", code={}, inputs=[]), config={}
-    )
+    run = known.begin(new_run(version=rollmill.__version__, command=[], durability="os", code={}, inputs=[]), config={})
     return store.index, await stack.enter_async_context(StoreRecorder(store)), run.id
 
 

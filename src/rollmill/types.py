@@ -10,12 +10,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os import urandom
 from time import perf_counter
 from typing import Any, Literal, Self, TypeVar, dataclass_transform
-from uuid import uuid4
 
 import msgspec
 from msgspec import Raw, Struct
@@ -370,7 +369,7 @@ class Trajectory:
     """One rollout while it happens: the agent appends, the environment reads, a crash keeps what is there."""
 
     def __init__(self, prompt: Sequence[Item] = ()) -> None:
-        self.id = uuid4().hex
+        self.id = urandom(16).hex()
         self.prompt = tuple(prompt)
         self.items: list[Item] = []
         self.usage = Usage()
@@ -397,13 +396,9 @@ class Trajectory:
         """The text of the last thing that the assistant said."""
         return _final_text(self.items)
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+    def timed(self, stage: str) -> Timed:
+        """A context whose time is added to that of the stage."""
+        return Timed(self.seconds, stage)
 
     def restore(self, rollout: Rollout) -> None:
         """Become what a stored rollout was when it ended."""
@@ -413,6 +408,21 @@ class Trajectory:
 
     def response(self) -> Response:
         return Response(tuple(self.items), self.usage, self.fields)
+
+
+class Timed:
+    """Counts the time until it is left, however that happens."""
+
+    __slots__ = ("_began", "_seconds", "_stage")
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds, self._stage = seconds, stage
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + perf_counter() - self._began
 
 
 class Response(Struct, frozen=True, dict=True):

@@ -213,9 +213,7 @@ async def play(
     )
     setup = setup_of(options, instances, agents, about.run.id)
     crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, _say)
-    return await run(
-        source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers
-    )
+    return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers)
 
 
 def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:

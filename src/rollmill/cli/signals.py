@@ -46,9 +46,7 @@ class Signals:
             # A terminal that closes is no reason to lose a run that goes on without it.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def _drain(
-        self, collector: Collector, progress: Progress, number: int, task: asyncio.Task[object] | None
-    ) -> None:
+    def _drain(self, collector: Collector, progress: Progress, number: int, task: asyncio.Task[object] | None) -> None:
         collector.drain()
         running = counted(collector.running, "rollout")
         if number == signal.SIGTERM and task is not None:

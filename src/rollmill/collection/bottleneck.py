@@ -50,7 +50,9 @@ def name_bottleneck(seen: Evidence) -> str:
 def _own_process(seen: Evidence) -> str:
     share = _shares(seen.seconds)
     culprit = max(("verify", "tools", "setup"), key=lambda stage: share[stage])
-    where = f", much of it perhaps in {culprit} ({100 * share[culprit]:.0f} % of the time)" if share[culprit] > 0.2 else ""
+    where = (
+        f", much of it perhaps in {culprit} ({100 * share[culprit]:.0f} % of the time)" if share[culprit] > 0.2 else ""
+    )
     return f"this process: {100 * seen.cpu_share:.0f} % of a core{where}; use more of them: +workers=2 or more"
 
 

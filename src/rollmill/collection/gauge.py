@@ -192,5 +192,3 @@ def _memory_mb() -> float:
     except (OSError, ValueError, IndexError):
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -21,7 +22,15 @@ _BAR_EVERY_S = 0.2
 class Progress:
     """Shows what a gauge measures."""
 
-    def __init__(self, *, line_every_s: float = 10.0, stream: IO[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        line_every_s: float = 10.0,
+        stream: IO[str] | None = None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`log` gets every line, and one now and then where a bar is drawn."""
+        self._log = log
         self._stream = stream or sys.stderr
         self._line_every_s = line_every_s
         self._bar: tqdm[Any] | None = None
@@ -62,15 +71,21 @@ class Progress:
     def show(self, now: Snapshot, *, last: bool = False) -> None:
         if self._bar is not None:
             self._draw(self._bar, now)
-        elif time.monotonic() >= self._line_due or (last and now.ended):
-            self._line_due = time.monotonic() + self._line_every_s
-            self._line(now)
-            if now.bottleneck and now.bottleneck != self._bottleneck:
-                self._bottleneck = now.bottleneck
-                self.say(f"Bottleneck: {now.bottleneck}")
+        if time.monotonic() < self._line_due and not (last and now.ended):
+            return
+        self._line_due = time.monotonic() + self._line_every_s
+        line = self._line(now)
+        if self._bar is not None:
+            self._log(line)
+        else:
+            self.say(line)
+        if now.bottleneck and now.bottleneck != self._bottleneck:
+            self._bottleneck = now.bottleneck
+            self.say(f"Bottleneck: {now.bottleneck}")
 
     def say(self, text: str) -> None:
         """A line of its own, the bar left whole. A reader that has gone is no reason to stop."""
+        self._log(text)
         if self._gone:
             return
         try:
@@ -95,8 +110,8 @@ class Progress:
             # The terminal was closed: the run goes on.
             self._gone = True
 
-    def _line(self, now: Snapshot) -> None:
-        meter = tqdm.format_meter(
+    def _line(self, now: Snapshot) -> str:
+        return tqdm.format_meter(
             now.done,
             now.planned,  # type: ignore[arg-type]
             time.monotonic() - self._began,
@@ -105,7 +120,6 @@ class Progress:
             initial=now.held,
             ncols=120,
         )
-        self.say(meter)
 
 
 def _numbers(now: Snapshot) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -25,6 +26,7 @@ from rollmill.collection.worker import Crew
 from rollmill.errors import ConfigError
 from rollmill.store.folder import write_whole
 from rollmill.store.ledger import Ledger
+from rollmill.store.log import RunLog
 from rollmill.store.manifest import Identities, Identity, Run
 from rollmill.store.recorder import Recorder
 from rollmill.store.store import Store
@@ -142,7 +144,9 @@ class _Collection:
         run = self._known.begin(self._about.run, self._about.config)
         async with AsyncExitStack() as stack:
             recorder = await stack.enter_async_context(Recorder(store, options.durability))
-            progress = stack.enter_context(Progress(line_every_s=options.progress_every_s))
+            log = stack.enter_context(RunLog(store.folder))
+            log.line(f"run {run.id}: {shlex.join(run.command)}")
+            progress = stack.enter_context(Progress(line_every_s=options.progress_every_s, log=log.line))
             gauge = Gauge(
                 run.id,
                 durability=options.durability,
@@ -171,6 +175,7 @@ class _Collection:
                 recorder.commit()
                 write_snapshot(store.folder, gauge.snapshot(state))
                 progress.show(gauge.snapshot(state), last=True)
+                log.line(f"run {run.id}: {state}")
                 outcome = self._outcome(collector, worker)
                 write_metrics(store.folder, outcome.report.metrics())
             return outcome
@@ -243,9 +248,7 @@ async def _watched(
             raise error
 
 
-async def _watch(
-    gauge: Gauge, progress: Progress, collector: Collector, options: CollectOptions, folder: Path
-) -> None:
+async def _watch(gauge: Gauge, progress: Progress, collector: Collector, options: CollectOptions, folder: Path) -> None:
     snapshot_due = 0.0
     while True:
         asked = time.monotonic()

@@ -57,4 +57,6 @@ def fingerprint(path: Path) -> str:
         status = path.stat()
     except OSError:
         return str(path)
-    return f"{path} ({status.st_size} bytes, {datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec='seconds')})"
+    return (
+        f"{path} ({status.st_size} bytes, {datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec='seconds')})"
+    )

@@ -127,7 +127,9 @@ class Identities:
         write_whole(self.path, msgspec.json.format(msgspec.json.encode(self._known), indent=2) + b"\n")
 
 
-def new_run(*, version: str, command: Sequence[str], durability: str, code: Mapping[str, str], inputs: Sequence[str]) -> Run:
+def new_run(
+    *, version: str, command: Sequence[str], durability: str, code: Mapping[str, str], inputs: Sequence[str]
+) -> Run:
     """A run by this process, in this working directory."""
     return Run(
         id=uuid4().hex[:12],

@@ -123,8 +123,9 @@ def count_lines(path: Path) -> int:
 
 def forget(out: Path) -> None:
     """Remove an output with what lies beside it."""
-    for path in out.parent.glob(f"{out.stem}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(out.with_suffix(".run"), ignore_errors=True)
+    for path in (out, *out.parent.glob(f"{out.stem}_*")):
+        path.unlink(missing_ok=True)
 
 
 def ratios(above: Sequence[Rate], below: Sequence[Rate], number: Callable[[Rate], float]) -> list[float]:

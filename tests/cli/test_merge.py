@@ -121,11 +121,17 @@ def test_what_is_skipped_is_said_with_its_place(shell, collect):
     }
 
 
-def test_a_merge_that_is_killed_leaves_nothing_and_can_be_made_again(shell, collect):
-    collect("one.jsonl", "x")
-    (row,) = shell.rows("one.jsonl")
+@pytest.fixture
+def many(shell, collect):
+    """a.jsonl with rollouts of 5000 tasks."""
+    collect("one.out", "x")
+    (row,) = shell.rows("one.out")
     text = json.dumps(row)
     shell.write("a.jsonl", *(text.replace(row["rollmill"]["slot"]["task"], f"{n:032x}") for n in range(5000)))
+
+
+@pytest.mark.usefixtures("many")
+def test_a_merge_that_is_killed_leaves_nothing_and_can_be_made_again(shell):
     with shell.start("rollmill", "merge", "all.jsonl", "a.jsonl") as process:
         deadline = time.monotonic() + 60
         while not (shell.folder / ".all.merging/all.jsonl").exists():
@@ -138,3 +144,13 @@ def test_a_merge_that_is_killed_leaves_nothing_and_can_be_made_again(shell, coll
     assert done.returncode == 0, done.stderr
     assert len({row["_ng_task_index"] for row in shell.rows("all.jsonl")}) == 5000
     assert not (shell.folder / ".all.merging").exists()
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("blocks", [100, 1500], ids=["while it reads", "while it writes"])
+def test_a_merge_without_room_leaves_nothing(shell, blocks):
+    done = shell.run("bash", "-c", f"ulimit -f {blocks}; exec rollmill merge all.jsonl a.jsonl")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "all.jsonl" in done.stderr
+    assert not list(shell.folder.glob("*all*"))

@@ -99,7 +99,8 @@ def lines(path: Path) -> int:
 
 
 def test_incremental_collection_with_resume(place):
-    place.write("large_dataset.jsonl", *map(row, range(60)))
+    # The first is still running when the command is killed.
+    place.write("large_dataset.jsonl", row(0) | {"delay": 2.0}, *map(row, range(1, 60)))
     first = (
         block("004", "bash", "... process crashes")
         .replace("10000", "40")

@@ -134,6 +134,18 @@ async def test_occurrences_of_several_inputs_can_be_kept(tmp_path):
     assert merge(tmp_path / "again.jsonl", [a, copy, b]).rollouts == 2
 
 
+async def test_a_failure_is_of_an_occurrence_of_its_own_input(tmp_path):
+    a = await write(tmp_path / "a.jsonl", ("p", slot("p", 0), "no"))
+    b = await write(tmp_path / "b.jsonl", ("p", slot("p", 0), "1"))
+    merged = merge(tmp_path / "all.jsonl", [a, b], occurrences=True)
+    assert (merged.rollouts, merged.failed) == (1, 1)
+    (logged,) = [one for _, one in read_failures(tmp_path / "all.run")]
+    (row,) = rows(tmp_path / "all.jsonl")
+    assert (logged.slot.occurrence, row["rollmill"]["slot"]["occurrence"]) == (0, 1)
+    assert (logged.slot.task_index, logged.slot.rollout_index) == (0, 0)
+    assert (row["_ng_task_index"], row["_ng_rollout_index"]) == (0, 1)
+
+
 async def test_rows_say_where_they_come_from_and_keep_everything_else(tmp_path):
     a = await write(tmp_path / "a.jsonl", ("p", slot("p", 3, repeat=2), "1"), run="first")
     merge(tmp_path / "b.jsonl", [a])

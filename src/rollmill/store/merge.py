@@ -9,9 +9,10 @@ in the folder says what became of each input.
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -99,7 +100,11 @@ def merge(out: Path, files: Sequence[Path], *, occurrences: bool = False, mixed:
     inputs = [_Input(path) for path in files]
     manifests = {str(one.path): known for one in inputs if (known := read_manifest(one.folder)) is not None}
     manifest = join_manifests(manifests, mixed=mixed)
-    with Workplace(out) as workplace, closing(Choice(workplace.scratch, occurrences=occurrences)) as choice:
+    with (
+        _faults_named(out),
+        Workplace(out) as workplace,
+        closing(Choice(workplace.scratch, occurrences=occurrences)) as choice,
+    ):
         _choose(inputs, choice)
         if not any(one.joined.kept or one.joined.failed for one in inputs):
             raise ConfigError(f"there is no rollout in {', '.join(str(path) for path in files)}")
@@ -132,6 +137,16 @@ def _refuse(out: Path, files: Sequence[Path]) -> None:
             raise ConfigError(f"{path} is given twice")
     if out.exists():
         raise ConfigError(f"{out} exists: move it away, or give the merged output another name")
+
+
+@contextmanager
+def _faults_named(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{out} was not made: the scratch database beside it: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{out} was not made: {error.filename or out}: {error.strerror}") from error
 
 
 # Reading.

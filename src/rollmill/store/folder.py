@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,9 +27,21 @@ def run_folder(output: Path) -> Path:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file: a reader sees the old one or the new one, never half of one."""
+    _replace(path, content, lambda _: None)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """The same, and a power cut leaves the old one or the new one, too: never a name without content."""
+    _replace(path, content, os.fsync)
+    sync_folder(path.parent)
+
+
+def _replace(path: Path, content: bytes, sync: Callable[[int], None]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_bytes(content)
+        with part.open("wb", buffering=0) as file:
+            write_all(file.fileno(), content)
+            sync(file.fileno())
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rollmill.errors import ConfigError
-from rollmill.store.folder import write_whole
+from rollmill.store.folder import write_durably
 
 NAME = "manifest.json"
 _MOST_RUNS = 1000
@@ -124,7 +124,7 @@ class Identities:
         return self._known.segments[-1].agents if self._known and self._known.segments else {}
 
     def _write(self) -> None:
-        write_whole(self.path, msgspec.json.format(msgspec.json.encode(self._known), indent=2) + b"\n")
+        write_durably(self.path, msgspec.json.format(msgspec.json.encode(self._known), indent=2) + b"\n")
 
 
 def new_run(

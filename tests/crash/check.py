@@ -6,6 +6,7 @@ played again, I7 honest accounts, I9 the same as without the crash, I10 manners 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import zstandard
 from tests.crash.rows import identity
 from tests.crash.script import Asked
 
@@ -43,10 +45,30 @@ class Found(NamedTuple):
         )
 
 
+def run_folder(output: Path) -> Path:
+    return output.with_name(output.name.removesuffix(".zst").removesuffix(".jsonl") + ".run")
+
+
+def content_of(path: Path) -> bytes:
+    """What a file says, decompressed as far as that goes: a kill may have torn the last frame."""
+    if not path.exists():
+        return b""
+    if not path.name.endswith(".zst"):
+        return path.read_bytes()
+    content, rest = b"", path.read_bytes()
+    while rest:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        content += frame.decompress(rest)
+        if not frame.eof:
+            return content + b"a torn frame"
+        rest = frame.unused_data
+    return content
+
+
 def look(output: Path, *, finished: bool = True) -> Found:
     """Read an output strictly; where its run was killed a moment ago, a torn last line is no fault."""
     faults: list[str] = []
-    folder = output.with_suffix(".run")
+    folder = run_folder(output)
     rewarded = list(_objects(output, faults, torn_end=not finished))
     attempts = list(_objects(folder / FAILURES, faults, torn_end=True, torn_middle=True))
     return Found(rewarded, attempts, faults)
@@ -164,28 +186,25 @@ def _failures(attempts: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _neighbours(output: Path) -> Iterator[str]:
     """Nothing but outputs matches `*.jsonl` beside an output, nor anything below it."""
-    for path in output.with_suffix(".run").rglob("*.jsonl*"):
+    for path in run_folder(output).rglob("*.jsonl*"):
         yield f"I3: scripts that glob would take {path} for rollouts"
 
 
 def _objects(path: Path, faults: list[str], *, torn_end: bool, torn_middle: bool = False) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            last = not line.endswith(b"\n")
-            try:
-                if last and not torn_end:
-                    raise ValueError("no line break at its end")
-                content = json.loads(line, parse_constant=_refuse_constant)
-                # What has no UTF-8 is no JSON to most readers.
-                json.dumps(content, ensure_ascii=False).encode()
-            except ValueError as error:
-                if not (torn_middle or (last and torn_end)):
-                    faults.append(f"I3: {path.name}, line {number}: {error}: {line[:60]!r}")
-                continue
-            if not (last and torn_end):
-                yield content
+    for number, line in enumerate(io.BytesIO(content_of(path)), 1):
+        last = not line.endswith(b"\n")
+        try:
+            if last and not torn_end:
+                raise ValueError("no line break at its end")
+            content = json.loads(line, parse_constant=_refuse_constant)
+            # What has no UTF-8 is no JSON to most readers.
+            json.dumps(content, ensure_ascii=False).encode()
+        except ValueError as error:
+            if not (torn_middle or (last and torn_end)):
+                faults.append(f"I3: {path.name}, line {number}: {error}: {line[:60]!r}")
+            continue
+        if not (last and torn_end):
+            yield content
 
 
 def _refuse_constant(name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from tests.conftest import BIN
+from tests.crash.check import content_of, run_folder
 
 HERE = Path(__file__).parent
 MARK = "ROLLMILL_CRASH_TEST"
@@ -54,7 +55,7 @@ class Collect:
     ) -> None:
         self.folder = folder
         self.output = folder / output
-        self.run_folder = self.output.with_suffix(".run")
+        self.run_folder = run_folder(self.output)
         self.mark = uuid4().hex
         self._starts = 0
         text = _MODEL.format(url=url, **{**_DEADLINES, **(deadlines or {})}).replace("model: mock", f"model: {model}")
@@ -89,9 +90,7 @@ class Collect:
 
     def lines(self) -> list[bytes]:
         """The whole lines that the output holds."""
-        if not self.output.exists():
-            return []
-        *whole, _half = self.output.read_bytes().split(b"\n")
+        *whole, _half = content_of(self.output).split(b"\n")
         return whole
 
     def left_behind(self) -> list[str]:

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
 from tests.crash.rows import errands, write_rows
 from tests.crash.served import Served, served
 

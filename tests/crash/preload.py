@@ -64,7 +64,7 @@ class Disk:
     def lose_power(self, *, keep: str = "") -> None:
         """What was not synced is gone; a file of the name `keep` stays as it was, as chance may have it."""
         kept = {path: path.read_bytes() for path in self.folder.rglob(f"{keep}*") if keep and path.is_file()}
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
         if self.shadow.exists():
             shutil.copytree(self.shadow, self.folder)
         for path, content in kept.items():

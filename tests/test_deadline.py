@@ -40,26 +40,28 @@ async def test_each_of_many_has_its_own():
 
 async def test_a_longer_one_is_not_forgotten_after_a_shorter_one():
     watch = Watch()
-    async with watch.within(0.01):
-        pass
-    with pytest.raises(TimeoutError):
+
+    async def work() -> None:
         async with watch.within(0.05):
             async with watch.within(0.02):
                 await asyncio.sleep(0)
             await asyncio.sleep(30)
 
+    with pytest.raises(TimeoutError):
+        await work()
+
 
 async def test_the_outer_one_passes_through_the_inner_one():
     watch = Watch()
-    inner_expired = None
+    inner = watch.within(30)
+
+    async def work() -> None:
+        async with watch.within(0.01), inner:
+            await asyncio.sleep(30)
+
     with pytest.raises(TimeoutError):
-        async with watch.within(0.01):
-            try:
-                async with watch.within(30) as inner:
-                    await asyncio.sleep(30)
-            finally:
-                inner_expired = inner.expired
-    assert inner_expired is False
+        await work()
+    assert not inner.expired
 
 
 async def test_a_timeout_of_somebody_elses_is_not_its_own():

@@ -79,9 +79,10 @@ class Deadline:
     ) -> None:
         self._watch.remove(self)
         # As in asyncio.timeout: a cancellation that somebody else asked for, too, passes.
-        if self.expired and self._task is not None and self._task.uncancel() <= self._cancelling:
-            if kind is not None and issubclass(kind, asyncio.CancelledError):
-                raise TimeoutError from error
+        if not self.expired or self._task is None or self._task.uncancel() > self._cancelling:
+            return
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError from error
 
     def expire(self) -> None:
         self._watch.remove(self)

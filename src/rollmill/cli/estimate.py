@@ -107,7 +107,8 @@ def lines(estimate: Estimate, bottleneck: str) -> Iterator[str]:
     if estimate.cost is not None:
         yield f"cost      {estimate.cost:,.2f} (± {100 * (estimate.cost_half_width or 0):.0f} %), at the prices given"
     else:
-        yield f"cost      unknown: give +prices.{estimate.unpriced[0] if estimate.unpriced else 'MODEL'}.input=… and .output=…"
+        model = next(iter(estimate.unpriced), "MODEL")
+        yield f"cost      unknown: give +prices.{model}.input=… and +prices.{model}.output=…, for a million tokens"
     if bottleneck:
         yield f"held up   by {bottleneck}"
 

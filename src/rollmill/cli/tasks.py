@@ -58,7 +58,7 @@ def _paths(name: str) -> list[Path]:
     if name == "-":
         return [STDIN]
     if any(mark in name for mark in "*?[") and find_path(name, working_dir=Path.cwd()) is None:
-        found = sorted(Path(path) for path in glob.glob(name, recursive=True))
+        found = sorted(Path(path) for path in glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not found:
             raise ConfigError(f"input_jsonl_fpath: no file matches {name}")
         return [_existing(str(path)) for path in found]

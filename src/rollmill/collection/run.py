@@ -86,28 +86,29 @@ async def run(
         _say_changed_code(known, about.run, say)
         store.open()
         _say_found(store, say)
-        collection = _Collection(store, source, survey, known, options, about, say, observers)
-        return await collection.run(crew, on_start)
+        ask = _Ask(options, about, say, observers, _planned(survey, options))
+        return await _Collection(store, source, known, ask).run(crew, on_start)
+
+
+class _Ask(Struct, frozen=True):
+    """What a collection is to do, and who hears of it."""
+
+    options: CollectOptions
+    about: About
+    say: Callable[[str], None]
+    observers: Sequence[Observer]
+    total: int | None
+    """How many slots there are, where that is known already."""
 
 
 class _Collection:
     """An output that is open, and what is to be done with it."""
 
-    def __init__(
-        self,
-        store: Store,
-        source: Source,
-        survey: Survey,
-        known: Identities,
-        options: CollectOptions,
-        about: About,
-        say: Callable[[str], None],
-        observers: Sequence[Observer],
-    ) -> None:
-        self._observers = observers
+    def __init__(self, store: Store, source: Source, known: Identities, ask: _Ask) -> None:
         self._store, self._source, self._known = store, source, known
-        self._options, self._about, self._say = options, about, say
-        self._total = _planned(survey, options)
+        self._about, self._say, self._observers = ask.about, ask.say, ask.observers
+        self._options = options = ask.options
+        self._total = ask.total
         self._skipped = 0
         self._plan = Plan(
             source,
@@ -300,8 +301,8 @@ def _say_changed_code(known: Identities, run: Run, say: Callable[[str], None]) -
     for agent, now in run.code.items():
         if then.get(agent, now) != now:
             say(
-                f"The source of {agent}'s environment has changed since it last played here, and its `version` has not: "
-                "if rewards changed, raise the version"
+                f"The source of {agent}'s environment has changed since it last played here: if rewards changed, raise "
+                "its `version`"
             )
 
 

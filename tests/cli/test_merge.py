@@ -147,9 +147,8 @@ def test_a_merge_that_is_killed_leaves_nothing_and_can_be_made_again(shell):
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("blocks", [100, 1500], ids=["while it reads", "while it writes"])
-def test_a_merge_without_room_leaves_nothing(shell, blocks):
-    done = shell.run("bash", "-c", f"ulimit -f {blocks}; exec rollmill merge all.jsonl a.jsonl")
+def test_a_merge_without_room_leaves_nothing(shell):
+    done = shell.run("bash", "-c", "ulimit -f 1500; exec rollmill merge all.jsonl a.jsonl")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "all.jsonl" in done.stderr

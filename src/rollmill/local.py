@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from rollmill.agent import Agent
 from rollmill.collection.calls import Calls
 from rollmill.collection.limits import LocalAdmission
-from rollmill.collection.worker import Job, Played, Pressure
+from rollmill.collection.worker import Job, Played, Pressure, together
 from rollmill.deadline import Watch
 from rollmill.environment import Compute, World
 from rollmill.errors import CallerError
@@ -86,4 +86,4 @@ class LocalWorker:
             calls.drain()
 
     def pressure(self) -> Pressure:
-        return sum((calls.pressure() for calls in self._calls), Pressure())
+        return together(calls.pressure() for calls in self._calls)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable
 from typing import Protocol
 
 from msgspec import Raw, Struct
@@ -58,6 +61,12 @@ class Pressure(Struct, frozen=True):
             backoff_s=self.backoff_s + other.backoff_s,
             paused=self.paused or other.paused,
         )
+
+
+def together(pressures: Iterable[Pressure]) -> Pressure:
+    """Of several models or workers."""
+    found = list(pressures)
+    return functools.reduce(operator.add, found) if found else Pressure()
 
 
 class Worker(Protocol):

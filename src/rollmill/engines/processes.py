@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 from msgspec import Raw
 
-from rollmill.collection.worker import Job, Played, Pressure
+from rollmill.collection.worker import Job, Played, Pressure, together
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_report
 from rollmill.errors import ConfigError, ContractError, OutageError, RunError
@@ -225,7 +225,7 @@ class ProcessCrew:
             member.drain()
 
     def pressure(self) -> Pressure:
-        return sum((member.pressure for member in self._members), Pressure())
+        return together(member.pressure for member in self._members)
 
     # As its own admission: each worker says how much it takes.
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import StoreError
-from rollmill.store.folder import write_all
-from rollmill.store.lines import Place, read_lines
+from rollmill.store.appended import Appended
+from rollmill.store.lines import Line, Place, read_lines
 from rollmill.store.schema import Entry, one_line
 from rollmill.types import Failure, Slot, encode
 
@@ -34,6 +32,13 @@ class Logged(Struct, frozen=True):
     seconds: dict[str, float]
     response: Raw
     """What had happened until then: the first thing that whoever looks into a failure asks for."""
+    turns: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    labels: dict[str, str] = {}
 
     def entry(self) -> Entry:
         return Entry(
@@ -42,7 +47,14 @@ class Logged(Struct, frozen=True):
             failure=self.failure,
             model=self.model,
             attempt=self.attempt,
+            turns=self.turns,
+            tool_calls=self.tool_calls,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens,
             seconds=self.seconds,
+            labels=self.labels,
             run=self.run,
         )
 
@@ -55,61 +67,73 @@ class FailureLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._file = -1
-        self.size = self.path.stat().st_size if self.path.exists() else 0
+        self._file: Appended | None = None
+
+    @property
+    def size(self) -> int:
+        if self._file is not None:
+            return self._file.size
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, entry: Entry, response: Raw, *, final: bool) -> Place:
         if entry.failure is None:
             raise ValueError("an attempt that did not fail has no line in the log of failures")
-        logged = Logged(
-            slot=entry.slot,
-            attempt=entry.attempt,
-            failure=entry.failure,
-            final=final,
-            at=datetime.now(UTC).isoformat(timespec="seconds"),
-            run=entry.run,
-            model=entry.model,
-            seconds=entry.seconds,
-            response=response,
-        )
-        return self._append(one_line(encode(logged)))
+        return self.copy(_line(entry, entry.failure, response, final=final))
+
+    def copy(self, logged: Logged) -> Place:
+        """Append a line as it is, that of another log for example."""
+        row = one_line(encode(logged))
+        return Place(self._opened().write(row + b"\n"), len(row))
 
     def sync(self) -> None:
-        if self._file >= 0:
-            os.fsync(self._file)
+        """What was appended is on the disk. Called from another thread while more is appended."""
+        if self._file is not None:
+            self._file.sync()
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
 
-    def _append(self, row: bytes) -> Place:
-        try:
-            if self._file < 0:
-                self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-                self._end_torn_line()
-            place = Place(self.size, len(row))
-            write_all(self._file, row + b"\n")
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot append: {error.strerror}") from error
-        self.size += len(row) + 1
-        return place
-
-    def _end_torn_line(self) -> None:
-        self.size = os.fstat(self._file).st_size
-        if self.size and os.pread(self._file, 1, self.size - 1) != b"\n":
-            write_all(self._file, b"\n")
-            self.size += 1
+    def _opened(self) -> Appended:
+        if self._file is None:
+            try:
+                self._file = Appended(self.path)
+            except OSError as error:
+                raise StoreError(f"{self.path}: cannot be written: {error.strerror}") from error
+        return self._file
 
 
-def read_failures(folder: Path, start: int = 0) -> Iterator[tuple[Any, Logged]]:
+def read_failures(folder: Path, start: int = 0) -> Iterator[tuple[Line, Logged]]:
     """Every whole line from an offset on, with its place; half lines that crashes left are passed over."""
     path = folder / NAME
     if not path.exists():
         return
     for line in read_lines(path, start):
+        if not isinstance(line, Line):
+            continue
         try:
             yield line, _logged.decode(line.content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+
+
+def _line(entry: Entry, failure: Failure, response: Raw, *, final: bool) -> Logged:
+    return Logged(
+        slot=entry.slot,
+        attempt=entry.attempt,
+        failure=failure,
+        final=final,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=entry.run,
+        model=entry.model,
+        seconds=entry.seconds,
+        response=response,
+        turns=entry.turns,
+        tool_calls=entry.tool_calls,
+        input_tokens=entry.input_tokens,
+        output_tokens=entry.output_tokens,
+        cached_tokens=entry.cached_tokens,
+        reasoning_tokens=entry.reasoning_tokens,
+        labels=entry.labels,
+    )

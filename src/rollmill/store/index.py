@@ -6,21 +6,21 @@ have not ended, which a lost index gives anew in input order.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from rollmill.errors import StoreError
 from rollmill.store.lines import Place
+from rollmill.store.reader import NAME, VERSION, Clusters, Reader, TornIndexError, fault, read_index
 from rollmill.store.schema import Entry
 from rollmill.types import encode
 
-NAME = "index.sqlite"
-_VERSION = 1
+__all__ = ["NAME", "Added", "Clusters", "Held", "Index", "TaskRow", "TornIndexError", "read_index"]
+
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE agent (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
@@ -39,8 +39,11 @@ CREATE TABLE rollout (
 CREATE TABLE seen (source TEXT, number INTEGER, hashes BLOB, tasks BLOB, PRIMARY KEY (source, number)) WITHOUT ROWID;
 """
 _COLUMNS = 24
-_INSERT = f"INSERT INTO rollout VALUES ({','.join('?' * _COLUMNS)})"
-_numbers = msgspec.json.Decoder(dict[str, float])
+_INSERT = "INSERT INTO rollout VALUES (" + ",".join("?" * _COLUMNS) + ")"  # noqa: S608
+_SLOT = "WHERE task_index = ? AND task = ? AND occurrence = ? AND repeat = ?"
+_FAILURE = 12
+_MOST_VALUES = 500
+"""How many values one query takes; SQLite has a limit, and parsing a long one takes its time."""
 
 
 class TaskRow(NamedTuple):
@@ -69,57 +72,62 @@ class Added(NamedTuple):
     """The failure whose place it took."""
 
 
-class Index:
+_NEW = Added(new=True)
+
+
+class Index(Reader):
     """Opened by the one who holds the output's lock. Not for two threads at once."""
 
     def __init__(self, path: Path | None) -> None:
         """Without a path it is scratch, and gone when it is closed."""
-        self.path = path
-        self._connection = self._open()
-        self._agents: dict[str, int] = dict(self._rows("SELECT name, id FROM agent"))
-        self._names = {number: name for name, number in self._agents.items()}
-        self._next_id: int = (self._one("SELECT max(id) FROM task") or 0) + 1
-
-    # What is known of it as a whole.
-
-    def about(self, name: str) -> Any:
-        return self._one("SELECT value FROM about WHERE name = ?", name)
-
-    def note(self, name: str, value: Any) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+        super().__init__(path, _connect(path))
+        self._agents: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._next_id = 0
+        self._read_names()
 
     def clear(self) -> None:
         """Forget everything: it will be read from the files again."""
         self.close()
-        if self.path is not None:
-            for ending in ("", "-wal", "-shm"):
-                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
-        self.__init__(self.path)  # type: ignore[misc]
+        _remove(self.path)
+        self._connection = _connect(self.path)
+        self._read_names()
 
-    def begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
+    def settle(self) -> bool:
+        """Bring it to the disk; False where readers prevent that."""
         try:
-            self._connection.execute("COMMIT")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            busy, logged, settled = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: cannot be written: {error}") from error
+            raise fault(self.path, error) from error
+        return not busy and logged == settled
 
-    def close(self) -> None:
-        self._connection.close()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is changed within, or nothing."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise fault(self.path, error) from error
+
+    def note(self, name: str, value: Any) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
 
     # Tasks.
 
-    def tasks(self, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], TaskRow]:
+    def tasks(self, keys: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], TaskRow]:
         """Those of these (agent, identity) that are known."""
-        marks = ",".join("?" * len(keys))
-        found = self._rows(
-            f"SELECT identity, agent, id, task_index, given FROM task WHERE identity IN ({marks})",  # noqa: S608
-            *(identity for _, identity in keys),
-        )
+        query = "SELECT identity, agent, id, task_index, given FROM task WHERE identity"
         return {
             (self._names[agent], identity): TaskRow(id, index, bool(given))
-            for identity, agent, id, index, given in found
+            for identity, agent, id, index, given in self._among(query, [identity for _, identity in keys])
         }
 
     def add_tasks(self, tasks: Sequence[tuple[str, bytes, int, bool]]) -> list[TaskRow]:
@@ -136,17 +144,25 @@ class Index:
         """Every index in use, and whether a row brought it."""
         return self._rows("SELECT task_index, given FROM task")
 
+    def task_rows(self, ids: Sequence[int]) -> dict[int, tuple[str, bytes, TaskRow]]:
+        """The agent, the identity and the rest of the tasks with these numbers."""
+        query = "SELECT id, agent, identity, task_index, given FROM task WHERE id"
+        return {
+            id: (self._names[agent], identity, TaskRow(id, index, bool(given)))
+            for id, agent, identity, index, given in self._among(query, ids)
+        }
+
     # Rollouts.
 
-    def held(self, indices: Iterable[int]) -> dict[int, dict[int, list[Held]]]:
+    def held(self, indices: Iterable[int]) -> Mapping[int, Mapping[int, Sequence[Held]]]:
         """What has ended of the tasks with these indices: by index, by task."""
         wanted = sorted(set(indices))
-        query = "SELECT task_index, task, occurrence, repeat, rollout_index, failure IS NOT NULL FROM rollout WHERE "
+        query = "SELECT task_index, task, occurrence, repeat, rollout_index, failure IS NOT NULL FROM rollout"
         if wanted and wanted[-1] - wanted[0] < 4 * len(wanted):
-            found = self._rows(f"{query} task_index BETWEEN ? AND ?", wanted[0], wanted[-1])
+            found = self._rows(f"{query} WHERE task_index BETWEEN ? AND ?", wanted[0], wanted[-1])
         else:
-            found = self._rows(f"{query} task_index IN ({','.join('?' * len(wanted))})", *wanted)
-        result: dict[int, dict[int, list[Held]]] = defaultdict(lambda: defaultdict(list))
+            found = self._among(f"{query} WHERE task_index", wanted)
+        result: defaultdict[int, defaultdict[int, list[Held]]] = defaultdict(lambda: defaultdict(list))
         for index, task, *rest in found:
             result[index][task].append(Held(*rest))
         return result
@@ -156,60 +172,51 @@ class Index:
 
         A rollout with a reward takes the place of a failure, whichever came first.
         """
-        ids = self._ids([(entry.slot.agent, entry.slot.task, entry.slot.task_index) for entry, _ in entries])
-        return [self._add(task, entry, place) for task, (entry, place) in zip(ids, entries, strict=True)]
+        if not entries:
+            return []
+        tasks = self._ids(entries)
+        rows = [_row(task, entry, place) for task, (entry, place) in zip(tasks, entries, strict=True)]
+        return [_NEW] * len(rows) if self._add_all(rows) else [self._add(row) for row in rows]
 
-    def _add(self, task: TaskRow, entry: Entry, place: Place) -> Added:
-        slot, failure = entry.slot, entry.failure
-        row = (
-            task.task_index,
-            task.id,
-            slot.occurrence,
-            slot.repeat,
-            slot.rollout_index,
-            place.offset,
-            place.length,
-            place.inner,
-            entry.reward,
-            encode(entry.parts).decode() if entry.parts else None,
-            encode(entry.metrics).decode() if entry.metrics else None,
-            entry.stop,
-            None if failure is None else f"{failure.where}: {failure.kind}",
-            entry.attempt,
-            entry.turns,
-            entry.tool_calls,
-            entry.input_tokens,
-            entry.output_tokens,
-            entry.cached_tokens,
-            entry.reasoning_tokens,
-            encode(entry.seconds).decode(),
-            encode(entry.labels).decode() if entry.labels else None,
-            entry.model,
-            entry.run,
-        )
+    def _add_all(self, rows: Sequence[tuple[Any, ...]]) -> bool:
+        """Add them at once, if all are new."""
+        self._connection.execute("SAVEPOINT rollouts")
+        try:
+            self._connection.executemany(_INSERT, rows)
+        except sqlite3.IntegrityError:
+            self._connection.execute("ROLLBACK TO rollouts")
+            return False
+        finally:
+            self._connection.execute("RELEASE rollouts")
+        return True
+
+    def _add(self, row: tuple[Any, ...]) -> Added:
         try:
             self._connection.execute(_INSERT, row)
         except sqlite3.IntegrityError:
-            return self._replace(row, failed=failure is not None)
-        return Added(new=True)
+            return self._replace(row)
+        return _NEW
 
-    def _replace(self, row: tuple[Any, ...], *, failed: bool) -> Added:
-        where = "WHERE task_index=? AND task=? AND occurrence=? AND repeat=?"
-        was = self._one(f"SELECT failure FROM rollout {where}", *row[:4])  # noqa: S608
+    def _replace(self, row: tuple[Any, ...]) -> Added:
+        found = self._connection.execute(f"SELECT failure, offset, inner FROM rollout {_SLOT}", row[:4])  # noqa: S608
+        was, *place = found.fetchone()
         if was is None:
             # A failure beside a reward is no second rollout: an attempt of before, or a retry that failed.
-            return Added(new=False, doubled=not failed)
-        self._connection.execute(f"DELETE FROM rollout {where}", row[:4])  # noqa: S608
+            # Nor is the same row, read again after a crash.
+            doubled = row[_FAILURE] is None and place != [row[5], row[7]]
+            return Added(new=False, doubled=doubled)
+        self._connection.execute(f"DELETE FROM rollout {_SLOT}", row[:4])  # noqa: S608
         self._connection.execute(_INSERT, row)
         return Added(new=True, was=was)
 
-    def _ids(self, tasks: Sequence[tuple[str, str, int]]) -> list[TaskRow]:
+    def _ids(self, entries: Sequence[tuple[Entry, Place]]) -> list[TaskRow]:
         """The tasks of stored rollouts, which may be new here: the files know them, the index was lost."""
-        keys = [(agent, bytes.fromhex(task)) for agent, task, _ in tasks]
-        known = self.tasks(list(dict.fromkeys(keys)))
-        missing = {
-            key: index for key, (_, _, index) in zip(keys, tasks, strict=True) if key not in known
-        }
+        keys = [(entry.slot.agent, bytes.fromhex(entry.slot.task)) for entry, _ in entries]
+        known = self.tasks(dict.fromkeys(keys))
+        missing: dict[tuple[str, bytes], int] = {}
+        for key, (entry, _) in zip(keys, entries, strict=True):
+            if key not in known:
+                missing.setdefault(key, entry.slot.task_index)
         if missing:
             # Whether their rows brought the index is not recorded; it is taken as brought, which refuses nothing.
             added = self.add_tasks([(agent, identity, index, True) for (agent, identity), index in missing.items()])
@@ -219,21 +226,17 @@ class Index:
     # What the lines of an input were.
 
     def seen(self, source: str, number: int) -> tuple[bytes, bytes] | None:
-        found = list(self._rows("SELECT hashes, tasks FROM seen WHERE source=? AND number=?", source, number))
-        return found[0] if found else None
+        return next(self._rows("SELECT hashes, tasks FROM seen WHERE source = ? AND number = ?", source, number), None)
 
     def note_seen(self, source: str, number: int, hashes: bytes, tasks: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", (source, number, hashes, tasks))
 
-    def task_rows(self, ids: Sequence[int]) -> dict[int, tuple[str, bytes, TaskRow]]:
-        marks = ",".join("?" * len(ids))
-        query = f"SELECT id, agent, identity, task_index, given FROM task WHERE id IN ({marks})"  # noqa: S608
-        return {
-            id: (self._names[agent], identity, TaskRow(id, index, bool(given)))
-            for id, agent, identity, index, given in self._rows(query, *ids)
-        }
+    # The names of agents, and queries.
 
-    # The connection.
+    def _read_names(self) -> None:
+        self._agents = dict(self._rows("SELECT name, id FROM agent"))
+        self._names = {number: name for name, number in self._agents.items()}
+        self._next_id = (self._one("SELECT max(id) FROM task") or 0) + 1
 
     def _agent(self, name: str) -> int:
         if name not in self._agents:
@@ -242,35 +245,84 @@ class Index:
             self._connection.execute("INSERT INTO agent VALUES (?, ?)", (number, name))
         return self._agents[name]
 
-    def _rows(self, query: str, *values: Any) -> Iterator[Any]:
-        return self._connection.execute(query, values)
-
-    def _one(self, query: str, *values: Any) -> Any:
-        found = self._connection.execute(query, values).fetchone()
-        return None if found is None else found[0]
-
-    def _open(self) -> sqlite3.Connection:
-        # Written by one thread at a time, but not always the same.
-        connection = sqlite3.connect(self.path or "", isolation_level=None, check_same_thread=False, timeout=30)
-        try:
-            _prepare(connection)
-        except sqlite3.DatabaseError as error:
-            connection.close()
-            if self.path is None or isinstance(error, sqlite3.OperationalError):
-                raise StoreError(f"{self.path}: cannot be opened: {error}") from error
-            # What is no database, or a torn one after a power cut, is made anew.
-            self.path.unlink()
-            return self._open()
-        return connection
+    def _among(self, query: str, values: Iterable[Any]) -> Iterator[Any]:
+        """The rows where what the query ends with is one of these."""
+        rest = iter(values)
+        while some := list(itertools.islice(rest, _MOST_VALUES)):
+            yield from self._rows(f"{query} IN ({','.join('?' * len(some))})", *some)
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    # After a power cut it may be torn; then it is rebuilt.
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("PRAGMA cache_size = -16000")
-    if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            connection.execute(f"DROP TABLE {name}")
-        connection.executescript(_TABLES)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
+def _row(task: TaskRow, entry: Entry, place: Place) -> tuple[Any, ...]:
+    slot, failure = entry.slot, entry.failure
+    return (
+        task.task_index,
+        task.id,
+        slot.occurrence,
+        slot.repeat,
+        slot.rollout_index,
+        place.offset,
+        place.length,
+        place.inner,
+        entry.reward,
+        _json(entry.parts),
+        _json(entry.metrics),
+        entry.stop,
+        None if failure is None else f"{failure.where}: {failure.kind}",
+        entry.attempt,
+        entry.turns,
+        entry.tool_calls,
+        entry.input_tokens,
+        entry.output_tokens,
+        entry.cached_tokens,
+        entry.reasoning_tokens,
+        _json(entry.seconds),
+        _json(entry.labels),
+        entry.model,
+        entry.run,
+    )
+
+
+def _json(named: Mapping[str, float | str]) -> str | None:
+    return encode(named).decode() if named else None
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    """What is no database, or a torn one after a power cut, is made anew."""
+    try:
+        return _prepared(path)
+    except sqlite3.Error as error:
+        found = fault(path, error)
+        if not isinstance(found, TornIndexError):
+            raise found from error
+    _remove(path)
+    try:
+        return _prepared(path)
+    except sqlite3.Error as error:
+        raise fault(path, error) from error
+
+
+def _prepared(path: Path | None) -> sqlite3.Connection:
+    # Written by one thread at a time, but not always the same.
+    connection = sqlite3.connect(path or "", isolation_level=None, check_same_thread=False, timeout=30)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # After a power cut it may be torn; then it is rebuilt.
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
+        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                connection.execute(f"DROP TABLE {name}")
+            connection.executescript(_TABLES)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("SELECT count(*) FROM about").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _remove(path: Path | None) -> None:
+    if path is None:
+        return
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)

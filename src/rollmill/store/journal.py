@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import zstandard
 
-from rollmill.errors import StoreError
-from rollmill.store.folder import write_all
+from rollmill.store.appended import Appended
 from rollmill.store.lines import Place, is_compressed
 
 
@@ -26,45 +23,29 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._new = not path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        self.size = os.fstat(self._file).st_size
+        self._file = Appended(path, lines=not self.at_commit)
+
+    @property
+    def size(self) -> int:
+        return self._file.size
 
     def append(self, row: bytes) -> Place:
         """Hand one line to the operating system."""
-        place = Place(self.size, len(row))
-        self._write(row + b"\n")
-        return place
+        return Place(self._file.write(row + b"\n"), len(row))
 
     def commit(self) -> None:
         """Every line that was appended is in the file."""
 
     def sync(self) -> None:
         """What is in the file is on the disk. Called from another thread while lines are appended."""
-        try:
-            os.fsync(self._file)
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot be brought to the disk: {error.strerror}") from error
+        self._file.sync()
 
     def close(self) -> None:
-        if self._file < 0:
-            return
-        self.commit()
-        self.sync()
-        if self._new and self.size == 0:
-            self.path.unlink()
-        os.close(self._file)
-        self._file = -1
-
-    def _write(self, content: bytes) -> None:
+        """Afterwards everything is on the disk. An output that got no line is not made."""
         try:
-            write_all(self._file, content)
-        except OSError as error:
-            # Half a line would swallow the next one.
-            with suppress(OSError):
-                os.ftruncate(self._file, self.size)
-            raise StoreError(f"{self.path}: cannot append: {error.strerror}") from error
-        self.size += len(content)
+            self.commit()
+        finally:
+            self._file.close()
 
 
 class CompressedJournal(Journal):
@@ -76,7 +57,8 @@ class CompressedJournal(Journal):
         super().__init__(path)
         self._rows: list[bytes] = []
         self._inner = 0
-        self._compressor = zstandard.ZstdCompressor(level=3)
+        # With checksums, a frame in which a bit has turned is garbage and not another rollout.
+        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
 
     def append(self, row: bytes) -> Place:
         place = Place(self.size, len(row), self._inner)
@@ -89,4 +71,4 @@ class CompressedJournal(Journal):
             return
         frame = self._compressor.compress(b"".join(self._rows))
         self._rows, self._inner = [], 0
-        self._write(frame)
+        self._file.write(frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rollmill.errors import ConfigError
@@ -12,6 +12,7 @@ from rollmill.store.index import Held, Index, TaskRow
 from rollmill.types import Slot
 
 _DENSE = 1 << 26
+_FULL = 255
 
 
 class Wanted(NamedTuple):
@@ -50,7 +51,8 @@ class Ledger:
     def plan(self, rows: Sequence[Wanted], repeats: Callable[[str], int]) -> tuple[list[Owed], list[int]]:
         """What these rows ask for, and the index's own numbers of their tasks."""
         tasks, known = self._tasks(rows)
-        held = self._index.held(tasks[n].task_index for n in known) if known else {}
+        # A task that is new has no rollouts, but an index that its row brought may have those of others.
+        held = self._index.held(task.task_index for task in tasks if task.id in known or task.given)
         owed = [self._owed(row, task, held, repeats(row.agent)) for row, task in zip(rows, tasks, strict=True)]
         return owed, [task.id for task in tasks]
 
@@ -64,15 +66,14 @@ class Ledger:
         return [Wanted(rows[id][0], rows[id][1]) for id in ids] if all(id in rows for id in ids) else None
 
     def remember(self, source: str, number: int, hashes: bytes, tasks: Sequence[int]) -> None:
-        self._index.begin()
-        self._index.note_seen(source, number, hashes, array("Q", tasks).tobytes())
-        self._index.commit()
+        with self._index.transaction():
+            self._index.note_seen(source, number, hashes, array("Q", tasks).tobytes())
 
-    def _tasks(self, rows: Sequence[Wanted]) -> tuple[list[TaskRow], list[int]]:
-        """The task of every row, and which rows have one that was known before."""
+    def _tasks(self, rows: Sequence[Wanted]) -> tuple[list[TaskRow], set[int]]:
+        """The task of every row, and the numbers of those that were known before."""
         keys = [(row.agent, row.identity) for row in rows]
-        tasks = self._index.tasks(list(dict.fromkeys(keys)))
-        known = [n for n, key in enumerate(keys) if key in tasks]
+        tasks = self._index.tasks(dict.fromkeys(keys))
+        known = {task.id for task in tasks.values()}
         missing = {key: row.given for key, row in zip(reversed(keys), reversed(rows), strict=True) if key not in tasks}
         if missing:
             # Back in input order, and the first of equal rows decides.
@@ -80,9 +81,8 @@ class Ledger:
                 (agent, identity, *self._claimed(missing[agent, identity]))
                 for agent, identity in dict.fromkeys(key for key in keys if key in missing)
             ]
-            self._index.begin()
-            added = self._index.add_tasks(new)
-            self._index.commit()
+            with self._index.transaction():
+                added = self._index.add_tasks(new)
             tasks |= {(agent, identity): row for (agent, identity, _, _), row in zip(new, added, strict=True)}
         return [tasks[key] for key in keys], known
 
@@ -97,14 +97,14 @@ class Ledger:
         self._used.add(given, given=True)
         return given, True
 
-    def _owed(self, row: Wanted, task: TaskRow, held: dict[int, dict[int, list[Held]]], repeats: int) -> Owed:
+    def _owed(self, row: Wanted, task: TaskRow, held: Mapping[int, Mapping[int, Sequence[Held]]], repeats: int) -> Owed:
         occurrence = self._occurrences.next(task.id)
         of_index = held.get(task.task_index, {})
         ended = {(one.occurrence, one.repeat): one for one in of_index.get(task.id, ())}
         slots, count, failed = [], 0, 0
         for repeat in range(repeats):
             one = ended.get((occurrence, repeat))
-            natural = self._natural(row, task, occurrence, repeat, repeats)
+            natural = self._natural(row, task, repeat, repeats)
             if one is not None and not (one.failed and self._retry_failed):
                 count += 1
                 failed += one.failed
@@ -114,18 +114,21 @@ class Ledger:
             slots.append(Slot(row.agent, identity, occurrence, repeat, task.task_index, number))
         return Owed(slots, count, failed)
 
-    def _natural(self, row: Wanted, task: TaskRow, occurrence: int, repeat: int, repeats: int) -> int:
-        if row.given_rollout is not None:
-            return row.given_rollout + repeat
-        # Several tasks may bring one index: they are numbered as they come.
-        return self._numbers.next(task.task_index) if task.given else occurrence * repeats + repeat
+    def _natural(self, row: Wanted, task: TaskRow, repeat: int, repeats: int) -> int:
+        """The number of a rollout in its group, which several tasks may be: as they come, unless the row says it."""
+        if row.given_rollout is None:
+            return self._numbers.next(task.task_index)
+        number = row.given_rollout * repeats + repeat
+        self._numbers.exceed(task.task_index, number)
+        return number
 
-    def _free_number(self, index: int, number: int, of_index: dict[int, list[Held]]) -> int:
+    def _free_number(self, index: int, number: int, of_index: Mapping[int, Sequence[Held]]) -> int:
         """Another number where this one is another rollout's: played when repeats or the input were others."""
         taken = {one.rollout_index for of_task in of_index.values() for one in of_task}
         bumped = self._bumped.get(index, ())
         if number not in taken and number not in bumped:
             return number
+        number = max(number, self._numbers.get(index))
         while number in taken or number in self._bumped[index]:
             number += 1
         self._bumped[index].add(number)
@@ -133,26 +136,36 @@ class Ledger:
 
 
 class _Counts:
-    """How often each number was met; a byte for each, as long as they are dense."""
+    """A count for each number; a byte is enough for most, as long as they are dense."""
 
     def __init__(self) -> None:
         self._small = bytearray()
         self._large: dict[int, int] = {}
 
+    def get(self, number: int) -> int:
+        count = self._small[number] if number < len(self._small) else 0
+        return count if count and count < _FULL else self._large.get(number, count)
+
     def next(self, number: int) -> int:
+        """The count, which is one more from then on."""
+        count = self.get(number)
+        self._set(number, count + 1)
+        return count
+
+    def exceed(self, number: int, least: int) -> None:
+        """The count is more than this from then on."""
+        if self.get(number) <= least:
+            self._set(number, least + 1)
+
+    def _set(self, number: int, count: int) -> None:
         if number >= _DENSE:
-            count = self._large.get(number, 0)
-            self._large[number] = count + 1
-            return count
+            self._large[number] = count
+            return
         if number >= len(self._small):
             self._small.extend(bytes(number + 4096 - len(self._small)))
-        count = self._small[number]
-        if count < 255:
-            self._small[number] = count + 1
-            return count
-        count = self._large.get(number, 255)
-        self._large[number] = count + 1
-        return count
+        self._small[number] = min(count, _FULL)
+        if count >= _FULL:
+            self._large[number] = count
 
 
 class _Used:

@@ -11,8 +11,9 @@ import zstandard
 from msgspec import Struct
 
 FRAME = b"\x28\xb5\x2f\xfd"
-_CHUNK = 1 << 20
-LONGEST_FRAME = 1 << 31
+LONGEST_WINDOW = 1 << 31
+_CHUNK = 1 << 14
+_MARK = b"\xef\xbb\xbf"
 
 
 class Place(Struct, frozen=True):
@@ -25,19 +26,22 @@ class Place(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """`end` is where the next line begins; what a crash left without a line break is not `whole`."""
+    """What a crash left without a line break is not `whole`."""
 
     place: Place
+    """Where its content is: without line break and byte order mark."""
     content: bytes
+    start: int
     end: int
+    """Where the next line begins, or in a compressed file the next frame."""
     whole: bool = True
 
 
 class Broken(Struct, frozen=True):
     """Bytes of a compressed file that are no frame; at its end, the frame that a crash tore."""
 
-    offset: int
-    content: bytes
+    start: int
+    end: int
     last: bool
 
 
@@ -58,55 +62,70 @@ def read_at(path: Path, place: Place) -> bytes:
         file.seek(place.offset)
         if not is_compressed(path):
             return file.read(place.length)
-        with zstandard.ZstdDecompressor().stream_reader(file) as frame:
-            frame.read(place.inner)
+        with zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW).stream_reader(file) as frame:
+            frame.seek(place.inner)
             return frame.read(place.length)
 
 
 def _plain(file: BinaryIO, start: int) -> Iterator[Line]:
-    offset = start
-    for content in file:
-        end = offset + len(content)
-        row = content.rstrip(b"\r\n")
-        yield Line(Place(offset, len(row)), row, end, whole=content.endswith(b"\n"))
-        offset = end
+    for raw in file:
+        end = start + len(raw)
+        content, skipped = _content(raw)
+        yield Line(Place(start + skipped, len(content)), content, start, end, whole=raw.endswith(b"\n"))
+        start = end
+
+
+def _content(raw: bytes) -> tuple[bytes, int]:
+    """A line without line break and byte order mark (outputs put together have them anywhere), and that mark's size."""
+    row = raw.rstrip(b"\r\n")
+    content = row.removeprefix(_MARK)
+    return content, len(row) - len(content)
 
 
 def _compressed(file: BinaryIO, start: int) -> Iterator[Line | Broken]:
     """One frame for each group that was committed, so a crash can tear the last one only."""
-    window = b""
-    offset = start
-    while True:
-        window, content, size = _frame(file, window)
-        if not window:
-            return
+    size = file.seek(0, io.SEEK_END)
+    while start < size:
+        content, end = _frame(file, start)
         if content is None:
             # Look for the next frame; without one, this was the last and is torn.
-            following = window.find(FRAME, 1)
-            broken, window = (window, b"") if following < 0 else (window[:following], window[following:])
-            yield Broken(offset, broken, last=not window)
-            offset += len(broken)
+            following = _find_frame(file, start + 1)
+            yield Broken(start, following or size, last=following is None)
+            start = following or size
             continue
-        inner, end = 0, offset + size
-        for row in io.BytesIO(content):
-            body = row.rstrip(b"\r\n")
-            yield Line(Place(offset, len(body), inner), body, end)
-            inner += len(row)
-        window, offset = window[size:], end
+        inner = 0
+        for raw in io.BytesIO(content):
+            row, skipped = _content(raw)
+            yield Line(Place(start, len(row), inner + skipped), row, start, end)
+            inner += len(raw)
+        start = end
 
 
-def _frame(file: BinaryIO, window: bytes) -> tuple[bytes, bytes | None, int]:
-    """The bytes read so far, the content of the frame that they begin with, and its size; no content, no whole frame."""
-    while True:
-        if window:
-            decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_FRAME).decompressobj()
-            try:
-                content = decompressor.decompress(window)
-            except zstandard.ZstdError:
-                return window, None, 0
-            if decompressor.eof:
-                return window, content, len(window) - len(decompressor.unused_data)
-        more = file.read(max(_CHUNK, len(window)))
-        if not more:
-            return window, None, 0
-        window += more
+def _frame(file: BinaryIO, start: int) -> tuple[bytes | None, int]:
+    """The content of the frame that begins there, and where it ends; no content where there is no whole frame."""
+    file.seek(start)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW).decompressobj()
+    content: list[bytes] = []
+    # What follows the frame is given back, so the chunks are small.
+    while chunk := file.read(_CHUNK):
+        start += len(chunk)
+        try:
+            content.append(decompressor.decompress(chunk))
+        except zstandard.ZstdError:
+            return None, start
+        if decompressor.eof:
+            return b"".join(content), start - len(decompressor.unused_data)
+    return None, start
+
+
+def _find_frame(file: BinaryIO, start: int) -> int | None:
+    """Where the next bytes are that begin a frame."""
+    file.seek(start)
+    rest = b""
+    while chunk := file.read(_CHUNK):
+        window = rest + chunk
+        if (found := window.find(FRAME)) >= 0:
+            return start - len(rest) + found
+        start += len(chunk)
+        rest = window[-3:]
+    return None

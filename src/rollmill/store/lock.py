@@ -5,24 +5,26 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 
 from rollmill.errors import ConfigError
 
 _NAME = "lock"
+_PATIENCE_S = 0.3
+_PAUSE_S = 0.03
 
 
 class Lock:
     """Held from its making until `release`. Raises `ConfigError` where another process holds it."""
 
     def __init__(self, folder: Path, owned: str) -> None:
+        """Makes the folder, too."""
         self._path = folder / _NAME
-        # The kernel drops the lock of a process that dies, however it dies.
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not self._taken():
-            owner = os.pread(self._file, 200, 0).decode("utf-8", "replace").strip()
-            os.close(self._file)
-            raise ConfigError(f"{owned} is being written by another run ({owner}): wait for it or stop it")
+        self._file = _locked(self._path)
+        if self._file < 0:
+            holder = owner(folder) or "it has just begun or just ended"
+            raise ConfigError(f"{owned} is being written by another run ({holder}): wait for it or stop it")
         os.truncate(self._file, 0)
         os.pwrite(self._file, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -36,14 +38,6 @@ class Lock:
             folder.rmdir()
         os.close(self._file)
         self._file = -1
-
-    def _taken(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        # An earlier owner may have removed the file after it was opened here.
-        return self._path.exists() and self._path.stat().st_ino == os.fstat(self._file).st_ino
 
 
 def owner(folder: Path) -> str | None:
@@ -59,3 +53,26 @@ def owner(folder: Path) -> str | None:
     finally:
         os.close(file)
     return None
+
+
+def _locked(path: Path) -> int:
+    """The open file with the lock on it, or -1. The kernel drops the lock of a process that dies, however it dies."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if _takes(file, path):
+            return file
+        os.close(file)
+        # Whoever asks for the owner has the lock for a moment, and an owner that leaves no trace removes the file.
+        if time.monotonic() >= deadline:
+            return -1
+        time.sleep(_PAUSE_S)
+
+
+def _takes(file: int, path: Path) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path.stat().st_ino == os.fstat(file).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False

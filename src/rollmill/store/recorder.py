@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from msgspec import Raw
 
-from rollmill.errors import StoreError
+from rollmill.errors import StoreError, describe
 from rollmill.store.lines import Place
 from rollmill.store.schema import Entry
 from rollmill.store.store import Store
@@ -18,13 +18,18 @@ Durability = Literal["process", "os", "power"]
 
 COMMIT_S = 0.2
 COMMIT_ROLLOUTS = 256
+_FRAME_S = 0.05
+"""How long rollouts wait for others to be compressed with them."""
 
 
 class Recorder:
-    """Records what has ended. What `record` returned from survives the death of this process.
+    """Records what has ended. A slot that `rewarded` or `failed` returned from survives the death of this process.
 
     `process`: the disk is asked once, at the end. `os`: five times a second, so that a crash of the machine costs the
-    last moment. `power`: `record` returns only when the rollout is on the disk.
+    last moment. `power`: they return only when the slot is on the disk.
+
+    After an error in a commit nothing more is recorded: everybody who waits hears of it, and so do those who come next
+    and the one who leaves.
     """
 
     def __init__(self, store: Store, durability: Durability = "os") -> None:
@@ -33,78 +38,127 @@ class Recorder:
         self._pending: list[tuple[Entry, Place]] = []
         self._wake = asyncio.Event()
         self._full = asyncio.Event()
+        self._leaving = False
         self._waits = durability == "power" or store.journal.at_commit
+        # Where everybody waits for a commit, one begins as soon as the last has ended, or little is ever done at once.
+        self._patience_s = _FRAME_S if store.journal.at_commit else 0.0 if self._waits else COMMIT_S
         self._group: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing: asyncio.Task[None] | None = None
-        self._syncing: asyncio.Future[None] | None = None
+        self._error: StoreError | None = None
 
     async def __aenter__(self) -> Self:
         self._committing = asyncio.create_task(self._commit_groups(), name="commits")
         return self
 
-    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self._leaving = True
+        self._wake.set()
+        self._full.set()
         if self._committing is not None:
-            self._committing.cancel()
-            await asyncio.wait([self._committing, *([self._syncing] if self._syncing else [])])
-        self.commit()
-        _settle(self._group)
+            await _outlasted(self._committing)
+        if self._error is not None and error is not self._error:
+            raise self._error
 
     async def rewarded(self, entry: Entry, row: bytes) -> None:
+        self._refuse()
         await self._keep(entry, self._store.journal.append(row))
 
     async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None:
         """Log an attempt that failed; `final` if none follows."""
+        self._refuse()
         place = self._store.failures.append(entry, response, final=final)
         if final:
             await self._keep(entry, place)
 
     def commit(self) -> None:
         """Everything that was recorded is in the files and in the index."""
-        self._store.journal.commit()
+        if self._error is not None:
+            raise self._error
         batch, self._pending = self._pending, []
-        if batch:
-            self._store.keep(batch)
+        try:
+            self._store.journal.commit()
+            if batch:
+                self._store.keep(batch)
+        except Exception as error:
+            # The index must not get what the files have not; whoever opens them next finds out what they have.
+            self._fail(error)
+            raise
+
+    def _refuse(self) -> None:
+        """What was appended here would never be indexed."""
+        if self._error is not None:
+            raise self._error
+        if self._committing is not None and self._committing.done():
+            raise StoreError(f"{self._store.path}: nothing can be recorded any more: recording has ended")
 
     async def _keep(self, entry: Entry, place: Place) -> None:
-        if self._committing is not None and self._committing.done():
-            # It ends early only with what stopped it.
-            self._committing.result()
         self._pending.append((entry, place))
         self._wake.set()
         if len(self._pending) >= COMMIT_ROLLOUTS:
             self._full.set()
         if self._waits:
+            # Whoever is cancelled here has recorded all the same.
             await asyncio.shield(self._group)
 
     async def _commit_groups(self) -> None:
-        group = self._group
-        try:
-            while True:
-                await self._wake.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(COMMIT_S):
-                        await self._full.wait()
-                self._wake.clear()
-                self._full.clear()
-                group, self._group = self._group, asyncio.get_running_loop().create_future()
-                self.commit()
-                await self._synced()
-                _settle(group)
-        except StoreError as error:
-            _settle(group, error)
-            _settle(self._group, error)
-            raise
+        while True:
+            await self._wake.wait()
+            await self._others()
+            try:
+                await self._commit_group()
+            except Exception:  # noqa: BLE001
+                # It was told to all who wait, and is raised for those who come.
+                return
+            if self._leaving and not self._pending:
+                return
 
-    async def _synced(self) -> None:
-        if self._durability == "process":
-            return
-        self._syncing = asyncio.ensure_future(asyncio.to_thread(self._sync))
-        # The thread goes on when this task is cancelled, and must not find the files closed.
-        await asyncio.shield(self._syncing)
+    async def _others(self) -> None:
+        """Let others join the group."""
+        if self._patience_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await self._full.wait()
+        else:
+            await asyncio.sleep(0)
+
+    async def _commit_group(self) -> None:
+        if not self._leaving:
+            self._wake.clear()
+            self._full.clear()
+        group, self._group = self._group, asyncio.get_running_loop().create_future()
+        try:
+            self.commit()
+            if self._durability != "process":
+                await asyncio.to_thread(self._sync)
+        except BaseException as error:
+            _settle(group, self._fail(error))
+            raise
+        _settle(group)
 
     def _sync(self) -> None:
         self._store.journal.sync()
         self._store.failures.sync()
+
+    def _fail(self, error: BaseException) -> StoreError:
+        if self._error is None:
+            known = error if isinstance(error, StoreError) else None
+            self._error = known or StoreError(f"{self._store.path}: cannot be recorded: {describe(error)}")
+        _settle(self._group, self._error)
+        return self._error
+
+
+async def _outlasted(task: asyncio.Task[None]) -> None:
+    """Wait for it, also when this is cancelled: it uses files that will be closed."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _settle(group: asyncio.Future[None], error: StoreError | None = None) -> None:

@@ -28,6 +28,7 @@ from rollmill.types import (
 )
 
 SCHEMA = 1
+_SKIPPED = "verification_skipped"
 OURS = (
     "response",
     "reward",
@@ -36,6 +37,7 @@ OURS = (
     "agent_ref",
     "_ng_task_index",
     "_ng_rollout_index",
+    _SKIPPED,
     "rollmill",
 )
 """What a rollout writes over its input row. Every other field of the row survives, also where a metric has its name."""
@@ -67,9 +69,16 @@ class Block(Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class _Details(Struct, frozen=True):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
 class _Usage(Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
+    input_tokens_details: _Details = _Details()
+    output_tokens_details: _Details = _Details()
     estimated: bool = False
 
 
@@ -114,6 +123,8 @@ class Entry(Struct, frozen=True):
     labels: dict[str, str] = {}
     """What the row says it belongs to: `task_name`, `dataset`."""
     run: str = ""
+    empty: bool = False
+    """Whether the final answer says nothing; known while it is played only."""
 
 
 _summary = msgspec.json.Decoder(Summary)
@@ -141,8 +152,14 @@ def stored_entry(row: bytes) -> Entry:
         tool_calls=block.tool_calls,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
+        cached_tokens=usage.input_tokens_details.cached_tokens,
+        reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
         seconds=block.seconds,
-        labels={name: label for name in _LABELS if isinstance(label := getattr(summary, name), str)},
+        labels={
+            name: label
+            for name in _LABELS
+            if isinstance(label := getattr(summary, name), str) and name not in block.added
+        },
         run=block.run,
     )
 
@@ -150,7 +167,7 @@ def stored_entry(row: bytes) -> Entry:
 def entry_of(rollout: Rollout, run: str = "") -> Entry:
     """What counting needs of a rollout that has just ended."""
     usage, reward = rollout.response.usage, rollout.reward
-    skipped = reward is None or "verification_skipped" in reward.notes
+    skipped = reward is None or bool(reward.notes.get(_SKIPPED))
     return Entry(
         slot=rollout.slot,
         stop=str(rollout.stop),
@@ -166,15 +183,20 @@ def entry_of(rollout: Rollout, run: str = "") -> Entry:
         output_tokens=usage.output_tokens,
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        seconds=rollout.seconds,
+        seconds=_rounded(rollout.seconds),
         labels=_labels(rollout.task.fields),
         run=run,
+        empty=not rollout.response.output_text,
     )
 
 
 def _labels(fields: Mapping[str, Raw]) -> dict[str, str]:
     given = {name: decode(fields[name]) for name in _LABELS if name in fields}
     return {name: label for name, label in given.items() if isinstance(label, str)}
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {stage: round(spent, 6) for stage, spent in seconds.items()}
 
 
 def write_row(rollout: Rollout, run: str) -> bytes:
@@ -184,6 +206,9 @@ def write_row(rollout: Rollout, run: str) -> bytes:
         raise ValueError("a rollout without a reward has no row")
     slot = rollout.slot
     given = rollout.task.fields
+    if _SKIPPED in given:
+        # The row was a rollout, of a run that put verification off; this one's reward is its own.
+        given = {name: value for name, value in given.items() if name != _SKIPPED}
     found = {**reward.metrics, **reward.notes}
     block = Block(
         slot=SlotKey(slot.agent, slot.task, slot.occurrence, slot.repeat),
@@ -193,7 +218,7 @@ def write_row(rollout: Rollout, run: str) -> bytes:
         turns=rollout.turns,
         tool_calls=rollout.tool_calls,
         attempt=rollout.attempt,
-        seconds={stage: round(seconds, 6) for stage, seconds in rollout.seconds.items()},
+        seconds=_rounded(rollout.seconds),
         metrics=reward.metrics,
         added=[name for name in found if name not in given],
     )
@@ -214,23 +239,12 @@ def one_line(json: bytes) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-class _Details(Struct, frozen=True):
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-
-
-class _StoredUsage(_Usage, frozen=True):
-    input_tokens_details: _Details = _Details()
-    output_tokens_details: _Details = _Details()
-
-
 def read_row(row: bytes, kind: type[T]) -> Rollout:
     """A stored rollout. Its task is the row's input part, so that it can be verified or played again."""
     summary = read_summary(row)
     fields = decode(row, type=dict[str, Raw])
     response = decode(fields["response"], type=dict[str, Raw])
     items = tuple(read_item(raw) for raw in decode(response["output"], type=list[Raw]))
-    usage = decode(fields["usage"], type=_StoredUsage)
     block = summary.rollmill
     given = {name: value for name, value in fields.items() if name not in OURS and name not in block.added}
     task = read_task(encode(given), kind)
@@ -243,7 +257,7 @@ def read_row(row: bytes, kind: type[T]) -> Rollout:
     return Rollout(
         slot=summary.slot,
         task=task,
-        response=Response(items, _usage(usage), rest),
+        response=Response(items, _usage(summary.usage), rest),
         stop=block.stop,
         model=block.model,
         reward=Reward(summary.reward, summary.reward_components, block.metrics, notes),
@@ -254,7 +268,7 @@ def read_row(row: bytes, kind: type[T]) -> Rollout:
     )
 
 
-def _usage(stored: _StoredUsage) -> Usage:
+def _usage(stored: _Usage) -> Usage:
     return Usage(
         stored.input_tokens,
         stored.output_tokens,

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 import msgspec
 from msgspec import Struct
 
 from rollmill.errors import ConfigError
 from rollmill.store import repair
+from rollmill.store.failures import NAME as FAILURES
 from rollmill.store.failures import FailureLog, read_failures
 from rollmill.store.folder import run_folder
 from rollmill.store.index import NAME as INDEX
-from rollmill.store.index import Added, Index
+from rollmill.store.index import Added, Index, TornIndexError
 from rollmill.store.journal import Journal, open_journal
-from rollmill.store.lines import Broken, Line, Place, read_lines
+from rollmill.store.lines import Broken, Line, Place, is_compressed, read_lines
 from rollmill.store.lock import Lock
+from rollmill.store.mark import Mark, boot, is_same, mark_of, read_mark
+from rollmill.store.repair import Range
 from rollmill.store.schema import Entry, stored_entry
 from rollmill.store.totals import Totals, read_totals, write_totals
 from rollmill.types import encode
 
-_SAMPLE = 4096
 _BATCH = 1000
+_CLOSED = ""
 # What reading JSON that somebody else wrote can raise.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-Range = tuple[int, int, str]
 
 
 class Found(Struct):
@@ -46,24 +47,6 @@ class Found(Struct):
     first_foreign: int = -1
 
 
-class _Mark(Struct, frozen=True):
-    """How far the index has read a file, and what tells whether it is still the same file."""
-
-    size: int = 0
-    head: str = ""
-    tail: str = ""
-    closed_at: int | None = None
-    """The file's time when its owner closed it; None while it is written, and after a crash."""
-
-
-def _samples(file: BinaryIO, size: int) -> tuple[str, str]:
-    """What identifies the first `size` bytes of a file well enough: their beginning and their end."""
-    length = min(size, _SAMPLE)
-    head = os.pread(file.fileno(), length, 0)
-    tail = os.pread(file.fileno(), length, size - length)
-    return hashlib.blake2b(head, digest_size=8).hexdigest(), hashlib.blake2b(tail, digest_size=8).hexdigest()
-
-
 class Store:
     """Enter it to own the output: a second writer is refused, what a crash tore is cut, what is not indexed is read."""
 
@@ -77,13 +60,12 @@ class Store:
         self.found = Found()
         self.totals = Totals()
         self._lock: Lock | None = None
-        self._opened = False
+        self._indexed = self._opened = False
 
     def __enter__(self) -> Self:
         if self.path.exists() and not self.path.is_file():
             raise ConfigError(f"output {self.path}: not a regular file")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.folder, f"output {self.path}")
         except OSError as error:
             raise ConfigError(f"output {self.path}: cannot be written: {error.strerror}") from None
@@ -91,9 +73,15 @@ class Store:
 
     def open(self) -> None:
         """Read what is new, and mend what is broken. Until then nothing is changed."""
-        self.path.with_name(f".{self.path.name}.repair").unlink(missing_ok=True)
+        repair.part_of(self.path).unlink(missing_ok=True)
         self.index = Index(self.folder / INDEX)
-        self._catch_up()
+        self._indexed = True
+        try:
+            self._catch_up()
+        except TornIndexError:
+            # Its pages are wrong where nobody had looked yet.
+            self._forget()
+            self._catch_up()
         try:
             self.journal = open_journal(self.path)
         except OSError as error:
@@ -105,132 +93,112 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        try:
+        """Every step is made, whatever became of the others; the first error is raised."""
+        with ExitStack() as steps:
+            if self._lock is not None:
+                steps.callback(self._lock.release)
+                self._lock = None
+            if self._indexed:
+                self._indexed = False
+                steps.callback(self._leave_no_empty_index)
+                steps.callback(self.index.close)
             if self._opened:
                 self._opened = False
-                self.journal.close()
-                self.failures.close()
-                self.index.begin()
-                self._note_marks(closed=True)
-                self.index.commit()
-                self.index.close()
-                self._leave_no_empty_index()
-        finally:
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+                try:
+                    self.failures.close()
+                finally:
+                    self.journal.close()
+                # Only where all went well; the next to open it looks closely otherwise.
+                self._note_closed()
 
     def keep(self, batch: Sequence[tuple[Entry, Place]]) -> None:
-        """Index what was appended, in one transaction with what it all comes to."""
-        self.index.begin()
-        self._add(batch)
-        self._note_marks(closed=False)
-        self.index.commit()
+        """Index all that was appended since the last time, in one transaction with what it all comes to."""
+        with self.index.transaction():
+            self._add(batch)
+            self._note(mark_of(self.path, self.journal.size), mark_of(self.failures.path, self.failures.size))
 
     def _leave_no_empty_index(self) -> None:
         """A run that was refused before its first rollout leaves no trace."""
         names = {path.name for path in self.folder.iterdir()}
         if names <= {"lock", INDEX} and not self.path.exists():
-            (self.folder / INDEX).unlink()
+            (self.folder / INDEX).unlink(missing_ok=True)
 
     # Bringing the index to where the files are.
 
     def _catch_up(self) -> None:
-        if not self._same_files():
-            self.index.clear()
+        if not self._is_true():
+            self._forget()
+        with self.index.transaction():
+            self.index.note("boot", boot())
         self.totals = read_totals(self.index.about("totals"))
-        bad = self._read_journal(self._mark("journal").size)
+        bad = self._read_journal()
         if bad:
-            repair.set_aside(self.folder, self.path, bad)
-            *middle, last = bad
-            if last[1] == self.path.stat().st_size and not middle:
-                repair.cut(self.path, last[0])
-            else:
-                repair.rewrite_without(self.path, bad)
-                self.index.clear()
-                self.totals = Totals()
-                self._read_journal(0)
+            self._mend(bad)
         self._read_failures()
-        self.index.begin()
-        self._note_marks(closed=False)
-        self.index.commit()
 
-    def _read_journal(self, start: int) -> list[Range]:
-        """Index every row from an offset on; what has to go."""
+    def _mend(self, bad: Sequence[Range]) -> None:
+        repair.set_aside(self.folder, self.path, bad)
+        if len(bad) == 1 and bad[0].end == self.path.stat().st_size:
+            repair.cut(self.path, bad[0].start)
+            return
+        # The index goes first: after a crash in between, its places would be those of the old file.
+        self._forget()
+        repair.rewrite_without(self.path, bad)
+        found, self.found = self.found, Found()
+        self._read_journal()
+        # What was moved aside was found before; what stays has been found again, where it is.
+        self.found.torn_bytes, self.found.garbage = found.torn_bytes, found.garbage
+        self.found.doubled = found.doubled
+
+    def _forget(self) -> None:
+        self.index.clear()
+        self.totals = Totals()
+
+    def _read_journal(self) -> list[Range]:
+        """Index every row that is new; what has to go, in order."""
         if not self.path.exists():
             return []
-        bad: list[Range] = []
-        batch: list[tuple[Entry, Place]] = []
-        ends: list[int] = []
-        size = self.path.stat().st_size
-
-        def add() -> None:
-            self.index.begin()
-            added = self._add(batch)
-            self.index.commit()
-            doubles = [
-                (place.offset, end, "doubled")
-                for (_, place), end, one in zip(batch, ends, added, strict=True)
-                if one.doubled
-            ]
-            self.found.doubled += len(doubles)
-            # A row inside a frame cannot go alone; it stays, and counts for nothing.
-            bad.extend(doubles if not self._compressed else [])
-            batch.clear()
-            ends.clear()
-
-        for line in read_lines(self.path, start):
-            entry = self._judge(line, size, bad)
+        reading = _Reading(self.path)
+        batch: list[tuple[Entry, Line]] = []
+        line: Line | Broken
+        for line in read_lines(self.path, self._mark("journal").size):
+            entry = reading.judge(line, self.found)
             if entry is not None and isinstance(line, Line):
-                batch.append((entry, line.place))
-                ends.append(line.end)
-                if len(batch) >= _BATCH:
-                    add()
-        add()
-        return sorted(bad)
+                # All lines of a frame are marked at once.
+                if len(batch) >= _BATCH and batch[-1][1].end <= line.start:
+                    self._index_lines(batch, reading)
+                    batch.clear()
+                batch.append((entry, line))
+        self._index_lines(batch, reading)
+        return sorted(reading.bad)
 
-    @property
-    def _compressed(self) -> bool:
-        return self.path.name.endswith(".zst")
-
-    def _judge(self, line: Line | Broken, size: int, bad: list[Range]) -> Entry | None:
-        if isinstance(line, Broken):
-            end = line.offset + len(line.content)
-            if line.last:
-                self.found.torn_bytes += len(line.content)
-                bad.append((line.offset, end, "torn"))
-            else:
-                self.found.garbage.append(line.offset)
-                bad.append((line.offset, end, "garbage"))
-            return None
-        content = line.content.removeprefix(b"\xef\xbb\xbf")
-        if not content.strip():
-            return None
-        try:
-            return stored_entry(content)
-        except _UNREADABLE as error:
-            offset = line.place.offset
-            if _is_json(content):
-                self.found.foreign += 1
-                self.found.first_foreign = offset if self.found.first_foreign < 0 else self.found.first_foreign
-            elif not line.whole and line.end == size:
-                self.found.torn_bytes += line.end - offset
-                bad.append((offset, line.end, "torn"))
-            else:
-                self.found.garbage.append(offset)
-                if not self._compressed:
-                    bad.append((offset, line.end, f"garbage: {error}"))
-            return None
+    def _index_lines(self, batch: Sequence[tuple[Entry, Line]], reading: _Reading) -> None:
+        with self.index.transaction():
+            added = self._add([(entry, line.place) for entry, line in batch])
+            doubles = [line for (_, line), one in zip(batch, added, strict=True) if one.doubled]
+            self.found.doubled += len(doubles)
+            reading.doubled(doubles)
+            # It begins there again after a crash: what has to go must be found again.
+            read = batch[-1][1].end if batch else self._mark("journal").size
+            self._note(mark_of(self.path, min(read, reading.first_bad)), self._mark("failures"))
 
     def _read_failures(self) -> None:
-        batch = [
-            (logged.entry(), line.place)
-            for line, logged in read_failures(self.folder, self._mark("failures").size)
-            if logged.final
-        ]
-        self.index.begin()
-        self._add(batch)
-        self.index.commit()
+        mark = self._mark("failures")
+        path = self.folder / FAILURES
+        size = path.stat().st_size if path.exists() else 0
+        batch = []
+        for line, logged in read_failures(self.folder, mark.size):
+            if logged.final:
+                batch.append((logged.entry(), line.place))
+            if len(batch) >= _BATCH:
+                self._index_failures(batch, line.end)
+                batch.clear()
+        self._index_failures(batch, size)
+
+    def _index_failures(self, batch: Sequence[tuple[Entry, Place]], size: int) -> None:
+        with self.index.transaction():
+            self._add(batch)
+            self._note(self._mark("journal"), mark_of(self.folder / FAILURES, size))
 
     def _add(self, batch: Sequence[tuple[Entry, Place]]) -> list[Added]:
         added = self.index.add(batch)
@@ -241,47 +209,88 @@ class Store:
                 self.totals.add(entry)
         return added
 
-    # Telling whether the files are those that were indexed.
+    # Telling whether the index is true.
 
-    def _same_files(self) -> bool:
-        return all(
-            _is_same(self._mark(name), path)
-            for name, path in (("journal", self.path), ("failures", self.folder / "failures.ndjson"))
-        )
+    def _is_true(self) -> bool:
+        if self.index.about("boot") not in (None, _CLOSED, boot()):
+            # The machine went down while it was written: some of its pages may be older than others.
+            return False
+        try:
+            read_totals(self.index.about("totals"))
+        except msgspec.DecodeError:
+            return False
+        return is_same(self._mark("journal"), self.path) and is_same(self._mark("failures"), self.folder / FAILURES)
 
-    def _mark(self, name: str) -> _Mark:
-        content = self.index.about(name)
-        return msgspec.json.decode(content, type=_Mark) if content else _Mark()
+    def _mark(self, name: str) -> Mark:
+        return read_mark(self.index.about(name))
 
-    def _note_marks(self, *, closed: bool) -> None:
-        for name, path in (("journal", self.path), ("failures", self.folder / "failures.ndjson")):
-            self.index.note(name, encode(_mark_of(path, closed=closed)))
+    def _note(self, journal: Mark, failures: Mark) -> None:
+        self.index.note("journal", encode(journal))
+        self.index.note("failures", encode(failures))
         self.index.note("totals", write_totals(self.totals))
 
+    def _note_closed(self) -> None:
+        settled = self.index.settle()
+        with self.index.transaction():
+            journal, failures = self._mark("journal"), self._mark("failures")
+            self._note(
+                mark_of(self.path, journal.size, closed=True),
+                mark_of(self.folder / FAILURES, failures.size, closed=True),
+            )
+            if settled:
+                self.index.note("boot", _CLOSED)
+        self.index.settle()
 
-def _mark_of(path: Path, *, closed: bool) -> _Mark:
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            return _Mark(status.st_size, *_samples(file, status.st_size), status.st_mtime_ns if closed else None)
-    except FileNotFoundError:
-        return _Mark()
 
+class _Reading:
+    """What is found while an output is read."""
 
-def _is_same(mark: _Mark, path: Path) -> bool:
-    """Whether a file is the one that was indexed, or that one with more at its end."""
-    if mark.size == 0:
-        return True
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_size < mark.size:
-            return False
-        # Whoever wrote to it since its owner closed it may have written anywhere.
-        if mark.closed_at is not None and status.st_mtime_ns != mark.closed_at:
-            return False
-        return (mark.head, mark.tail) == _samples(file, mark.size)
+    def __init__(self, path: Path) -> None:
+        self._size = path.stat().st_size
+        self._compressed = is_compressed(path)
+        self.bad: list[Range] = []
+        self.first_bad = sys.maxsize
+
+    def judge(self, line: Line | Broken, found: Found) -> Entry | None:
+        """The rollout that a line is, if it is one."""
+        if isinstance(line, Broken):
+            self._broken(line, found)
+            return None
+        if not line.content.strip():
+            return None
+        try:
+            return stored_entry(line.content)
+        except _UNREADABLE as error:
+            if _is_json(line.content):
+                found.foreign += 1
+                found.first_foreign = line.start if found.first_foreign < 0 else found.first_foreign
+            elif not line.whole and line.end == self._size:
+                found.torn_bytes += line.end - line.start
+                self._add(Range(line.start, line.end, "torn"))
+            else:
+                found.garbage.append(line.start)
+                self._remove(line, f"garbage: {error}")
+        return None
+
+    def doubled(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            self._remove(line, "doubled")
+
+    def _remove(self, line: Line, why: str) -> None:
+        # A row inside a frame cannot go alone; it stays, and counts for nothing.
+        if not self._compressed:
+            self._add(Range(line.start, line.end, why))
+
+    def _broken(self, frame: Broken, found: Found) -> None:
+        if frame.last:
+            found.torn_bytes += frame.end - frame.start
+        else:
+            found.garbage.append(frame.start)
+        self._add(Range(frame.start, frame.end, "torn" if frame.last else "garbage"))
+
+    def _add(self, bad: Range) -> None:
+        self.bad.append(bad)
+        self.first_bad = min(self.first_bad, bad.start)
 
 
 def _is_json(content: bytes) -> bool:

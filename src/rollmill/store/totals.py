@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct, field
 
 from rollmill.store.schema import Entry
-from rollmill.types import encode
 
 _MOST_LABELS = 1000
 """How many values of one label are told apart; a field that is different in every row is no label."""
@@ -101,8 +100,10 @@ class Totals(Struct):
         _count(self.failures, kind, -1)
         if not self.failures[kind]:
             del self.failures[kind]
-        part = self.parts["agent"][entry.slot.agent]
-        part.ended, part.failed = part.ended - 1, part.failed - 1
+        for label, value in (("agent", entry.slot.agent), *entry.labels.items()):
+            part = self.parts.get(label, {}).get(value)
+            if part is not None:
+                part.ended, part.failed = part.ended - 1, part.failed - 1
 
     def _add_named(self, named: Mapping[str, float]) -> None:
         for name, value in named.items():
@@ -126,11 +127,13 @@ _COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
 
 
 def write_totals(totals: Totals) -> bytes:
-    return encode(totals)
+    # Unlike JSON it has numbers without end, which the square of a large reward may be.
+    return msgspec.msgpack.encode(totals)
 
 
 def read_totals(content: bytes | None) -> Totals:
-    return msgspec.json.decode(content, type=Totals) if content else Totals()
+    """Raises `msgspec.DecodeError` for what is none."""
+    return msgspec.msgpack.decode(content, type=Totals) if content else Totals()
 
 
 def _spread(spreads: dict[str, Spread], name: str) -> Spread:

@@ -1,194 +1,203 @@
 import asyncio
 
 import pytest
+from tests.collection.parts import FAILED, Player, Rows, numbered, until
 
 import rollmill as rm
 from rollmill.collection.collector import Collector
+from rollmill.collection.limits import Places
+from rollmill.collection.plan import Feed, Plan
 from rollmill.collection.retry import RetryPolicy
-from rollmill.collection.worker import Job
-from rollmill.types import Response
+from rollmill.collection.worker import Played
+from rollmill.errors import OutageError
+from rollmill.store.index import Index
+from rollmill.store.ledger import Ledger
+from rollmill.store.schema import Entry
 
 AT_ONCE = RetryPolicy(attempts=3, first_s=0.0)
-
-
-def jobs(count: int):
-    task = rm.Task.of("x")
-    return (Job(rm.Slot("agent", task.identity, 0, number), task) for number in range(count))
-
-
-def ended(job: Job, failure: rm.Failure | None = None) -> rm.Rollout:
-    reward = None if failure else rm.Reward(1.0)
-    return rm.Rollout(job.slot, job.task, Response(()), rm.Stop.DONE, "m", reward, failure, attempt=job.attempt)
 
 
 class Kept:
     """Records and observes: what a test asks about afterwards."""
 
     def __init__(self) -> None:
-        self.attempts, self.done, self.waits = [], [], []
+        self.rewards, self.failures, self.done, self.waits = [], [], [], []
 
-    async def record(self, rollout):
-        self.attempts.append(rollout)
+    async def rewarded(self, entry, row):
+        self.rewards.append(entry)
 
-    def ended(self, rollout):
-        self.done.append(rollout)
+    async def failed(self, entry, response, *, final):
+        self.failures.append((entry, final))
 
-    def retrying(self, rollout, wait_s):
+    def ended(self, entry):
+        self.done.append(entry)
+
+    def retrying(self, entry, wait_s):
         self.waits.append(wait_s)
 
 
-class Worker:
-    def __init__(self, play=ended) -> None:
-        self._play = play
-        self.running = self.most = 0
+@pytest.fixture
+def collector():
+    """Make a collector over so many tasks, or over a source."""
+    index = Index(None)
 
-    async def play(self, job):
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0)
-        result = self._play(job)
-        if asyncio.iscoroutine(result):
-            result = await result
-        self.running -= 1
-        return result
+    def make(worker, rows, *, places=4, retry=AT_ONCE, recorder=None, **options):
+        kept = Kept()
+        source = Rows(numbered(rows)) if isinstance(rows, int) else rows
+        options = {"admission": Places(places), "observers": [kept]} | options
+        feed = Feed(Plan(source, Ledger(index)))
+        return Collector(worker, feed, recorder=recorder or kept, retry=retry, **options), kept
 
-
-def collector(worker, plan, places=4, retry=AT_ONCE, **options):
-    kept = Kept()
-    return Collector(worker, plan, places=places, recorder=kept, observers=[kept], retry=retry, **options), kept
+    yield make
+    index.close()
 
 
-async def until(true) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0)
-
-
-async def test_everything_is_played_once_and_never_more_at_once_than_there_are_places():
-    worker = Worker()
-    one, kept = collector(worker, jobs(50), places=7)
+async def test_everything_is_played_once_and_never_more_at_once_than_there_are_places(collector):
+    worker = Player()
+    one, kept = collector(worker, 700, places=7)
     await one.run()
-    assert len(kept.done) == 50
-    assert len({rollout.slot.key for rollout in kept.done}) == 50
-    assert worker.most <= 7
+    assert len(kept.done) == len({entry.slot.key for entry in kept.rewards}) == len(kept.rewards) == 700
+    assert worker.most == one.most_running == 7
+    assert (one.ended, one.failed, one.running) == (700, 0, 0)
 
 
-async def test_the_plan_is_taken_only_as_places_come_free():
-    taken = []
-
-    def plan():
-        for job in jobs(100):
-            taken.append(job)
-            yield job
-
+async def test_the_plan_is_taken_only_as_places_come_free(collector):
     release = asyncio.Event()
 
     async def wait(job):
         await release.wait()
-        return ended(job)
 
-    one, _ = collector(Worker(wait), plan(), places=5)
+    worker = Player(wait)
+    one, _ = collector(worker, 5000, places=5)
     running = asyncio.create_task(one.run())
+    await until(lambda: worker.running == 5)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert len(taken) == 5
+    assert one.running == 5
+    assert not one._feed.exhausted
     release.set()
     await running
-    assert len(taken) == 100
+    assert one.ended == 5000
 
 
-async def test_a_retryable_failure_is_tried_again_and_every_attempt_is_recorded():
+async def test_a_retryable_failure_is_tried_again_and_every_attempt_is_recorded(collector):
     flaky = rm.Failure("model", "overload", "busy", retryable=True)
-    one, kept = collector(Worker(lambda job: ended(job, flaky if job.attempt < 3 else None)), jobs(4))
+    one, kept = collector(Player(lambda job: flaky if job.attempt < 3 else None), 4)
     await one.run()
+    assert [entry.attempt for entry in kept.rewards] == [3] * 4
+    assert sorted(entry.attempt for entry, _ in kept.failures) == [1] * 4 + [2] * 4
+    assert not any(final for _, final in kept.failures)
     assert len(kept.done) == 4
-    assert all(rollout.reward for rollout in kept.done)
-    assert sorted(rollout.attempt for rollout in kept.attempts) == [1] * 4 + [2] * 4 + [3] * 4
+    assert len(kept.waits) == 8
 
 
-async def test_a_failure_for_good_ends_its_slot_and_not_the_run():
-    bad = rm.Failure("tool", "error", "a bug")
-    one, kept = collector(Worker(lambda job: ended(job, bad if job.slot.repeat == 2 else None)), jobs(5))
+async def test_a_failure_for_good_ends_its_slot_and_not_the_run(collector):
+    one, kept = collector(Player(lambda job: FAILED if job.slot.task_index == 2 else None), 5)
     await one.run()
-    assert len(kept.done) == 5
-    assert [rollout.slot.repeat for rollout in kept.done if rollout.failure] == [2]
+    assert [(entry.slot.task_index, final) for entry, final in kept.failures] == [(2, True)]
+    assert (one.ended, one.failed, one.stopped) == (5, 1, "")
 
 
-async def test_attempts_are_bounded():
+async def test_attempts_are_bounded(collector):
     down = rm.Failure("model", "transport", "down", retryable=True)
-    one, kept = collector(Worker(lambda job: ended(job, down)), jobs(2))
+    one, kept = collector(Player(lambda job: down), 2)
     await one.run()
-    assert len(kept.attempts) == 6
-    assert len(kept.done) == 2
+    assert sorted((entry.attempt, final) for entry, final in kept.failures) == [
+        *((attempt, attempt == 3) for attempt in (1, 1, 2, 2, 3, 3))
+    ]
+    assert one.failed == 2
 
 
-async def test_a_model_that_refuses_everything_stops_the_run_with_one_line():
+@pytest.mark.parametrize("error", [rm.ConfigError("401: wrong key"), OutageError("the model is gone")])
+async def test_what_is_wrong_for_every_rollout_stops_the_run_with_its_line(collector, error):
     played = []
 
-    def refuse(job):
+    async def refuse(job):
         played.append(job)
-        return ended(job, rm.Failure("model", "denied", "401: wrong key"))
+        raise error
 
-    one, _ = collector(Worker(refuse), jobs(1000), places=4)
-    with pytest.raises(rm.ConfigError, match="401: wrong key"):
+    one, kept = collector(Player(refuse), 1000)
+    with pytest.raises(type(error), match=str(error)):
         await one.run()
     assert len(played) <= 8
+    assert kept.done == []
 
 
-async def test_a_bad_row_lets_what_runs_end_before_it_is_reported():
-    def plan():
-        yield from jobs(3)
-        raise rm.ConfigError("tasks.jsonl, line 4: not JSON")
+async def test_what_runs_beside_a_refusal_ends_and_is_recorded(collector):
+    async def refuse_one(job):
+        await asyncio.sleep(0.02 if job.slot.task_index else 0)
+        if not job.slot.task_index:
+            raise rm.ContractError("an agent without an end")
 
-    async def slow(job):
-        await asyncio.sleep(0.01)
-        return ended(job)
+    one, kept = collector(Player(refuse_one), 1000, places=4)
+    with pytest.raises(rm.ContractError):
+        await one.run()
+    assert {entry.slot.task_index for entry in kept.rewards} == {1, 2, 3}
 
-    one, kept = collector(Worker(slow), plan())
+
+async def test_a_bad_row_lets_what_runs_end_before_it_is_reported(collector):
+    class Bad(Rows):
+        def stretches(self):
+            yield from super().stretches()
+            raise rm.ConfigError("tasks.jsonl, line 4: not JSON")
+
+    worker = Player(lambda job: asyncio.sleep(0.01))
+    one, kept = collector(worker, Bad(numbered(3)))
     with pytest.raises(rm.ConfigError, match="line 4"):
         await one.run()
-    assert len(kept.done) == 3
+    assert 1 <= len(kept.done) <= 3
+    assert worker.running == 0
 
 
-async def test_draining_lets_what_runs_end_and_starts_nothing_more():
+async def test_draining_lets_what_runs_end_and_starts_nothing_more(collector):
     release = asyncio.Event()
 
     async def wait(job):
         await release.wait()
-        return ended(job)
 
-    one, kept = collector(Worker(wait), jobs(100), places=3)
+    worker = Player(wait)
+    one, kept = collector(worker, 100, places=3)
     running = asyncio.create_task(one.run())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await until(lambda: worker.running == 3)
     one.drain()
     release.set()
     await running
     assert len(kept.done) == 3
+    assert worker.drained
+    assert one.draining
+    assert one.stopped == ""
 
 
-async def test_draining_does_not_wait_for_a_retry():
+async def test_draining_does_not_wait_for_a_retry(collector):
     down = rm.Failure("model", "rate_limit", "later", retryable=True, retry_after_s=3600.0)
-    one, kept = collector(Worker(lambda job: ended(job, down)), jobs(3), retry=RetryPolicy())
+    one, kept = collector(Player(lambda job: down), 3, retry=RetryPolicy())
     running = asyncio.create_task(one.run())
     await until(lambda: len(kept.waits) == 3)
     one.drain()
     await running
     assert kept.done == []
-    assert len(kept.attempts) == 3
+    assert [final for _, final in kept.failures] == [False] * 3
 
 
-async def test_a_store_that_fails_stops_the_run_loudly():
+async def test_what_a_worker_gives_back_when_it_is_drained_is_owed(collector):
+    drained = rm.Failure("infrastructure", "drained", "the run was stopped before it began")
+    one, kept = collector(Player(lambda job: drained), 2)
+    await one.run()
+    assert [final for _, final in kept.failures] == [False] * 2
+    assert (one.ended, kept.done, kept.waits) == (0, [], [])
+
+
+async def test_a_store_that_fails_stops_the_run_loudly(collector):
     class Full(Kept):
-        async def record(self, rollout):
+        async def rewarded(self, entry, row):
             raise rm.StoreError("disk full")
 
-    one = Collector(Worker(), jobs(10), places=2, recorder=Full())
+    one, _ = collector(Player(), 100, places=2, recorder=Full())
     with pytest.raises(rm.StoreError, match="disk full"):
         await one.run()
 
 
-async def test_cancelling_the_run_cancels_what_runs():
+async def test_cancelling_the_run_cancels_what_runs(collector):
     cancelled = []
 
     async def wait(job):
@@ -198,10 +207,106 @@ async def test_cancelling_the_run_cancels_what_runs():
             cancelled.append(job)
             raise
 
-    one, _ = collector(Worker(wait), jobs(10), places=4)
+    one, _ = collector(Player(wait), 10, places=4)
     running = asyncio.create_task(one.run())
     await until(lambda: one.running == 4)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert len(cancelled) == 4
+
+
+async def test_an_agent_that_is_slow_does_not_hold_up_another(collector):
+    release = asyncio.Event()
+
+    async def play(job):
+        if job.slot.agent == "slow":
+            await release.wait()
+
+    class TwoSlow(Places):
+        """Of the slow one, two at once."""
+
+        def __init__(self):
+            super().__init__(6)
+            self.slow = 0
+
+        def room(self, agent):
+            return super().room(agent) and (agent != "slow" or self.slow < 2)
+
+        def enter(self, agent):
+            super().enter(agent)
+            self.slow += agent == "slow"
+
+        def leave(self, agent):
+            self.slow -= agent == "slow"
+            super().leave(agent)
+
+    rows = Rows([*numbered(100, "slow"), *numbered(100, "quick")])
+    one, kept = collector(Player(play), rows, admission=TwoSlow())
+    running = asyncio.create_task(one.run())
+    await until(lambda: len(kept.done) == 100)
+    assert {entry.slot.agent for entry in kept.done} == {"quick"}
+    release.set()
+    await running
+    assert len(kept.done) == 200
+
+
+async def test_agents_share_the_places_fairly(collector):
+    rows = Rows([*numbered(50, "one"), *numbered(50, "two")])
+    one, kept = collector(Player(), rows, places=2)
+    await one.run()
+    first = [entry.slot.agent for entry in kept.done[:40]]
+    assert 15 <= first.count("one") <= 25
+
+
+async def test_so_many_failures_stop_the_run(collector):
+    one, kept = collector(Player(lambda job: FAILED if job.slot.task_index % 2 else None), 1000, max_failures=5)
+    await one.run()
+    assert one.stopped == "6 slots failed, and max_failures is 5"
+    assert 6 <= one.failed <= 10
+    assert len(kept.done) == one.ended < 100
+
+
+async def test_such_a_share_of_failures_stops_the_run_once_enough_have_ended(collector):
+    one, _ = collector(Player(lambda job: FAILED if job.slot.task_index % 4 == 0 else None), 1000, max_failures=0.2)
+    await one.run()
+    assert one.stopped.endswith("slots failed, and max_failures is 0.2")
+    assert 100 <= one.ended < 120
+
+
+async def test_failures_below_the_share_do_not_stop_the_run(collector):
+    one, _ = collector(Player(lambda job: FAILED if job.slot.task_index % 10 == 0 else None), 500, max_failures=0.2)
+    await one.run()
+    assert (one.ended, one.failed, one.stopped) == (500, 50, "")
+
+
+async def test_the_oldest_rollout_is_known(collector):
+    release = asyncio.Event()
+
+    async def play(job):
+        if job.slot.task_index == 1:
+            await release.wait()
+
+    one, _ = collector(Player(play), 50)
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.ended == 49)
+    assert one.oldest.job.slot.task_index == 1
+    release.set()
+    await running
+    assert one.oldest is None
+
+
+async def test_rollouts_are_delivered_where_a_caller_wants_them(collector):
+    given = []
+    rollout = object()
+
+    class Keeping(Player):
+        async def play(self, job):
+            return Played(Entry(slot=job.slot, stop="done", reward=1.0), row=b"{}", rollout=rollout)
+
+    async def take(one):
+        given.append(one)
+
+    one, _ = collector(Keeping(), 3, deliver=take)
+    await one.run()
+    assert given == [rollout] * 3

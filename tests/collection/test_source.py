@@ -1,7 +1,12 @@
+import gzip
+import os
+import threading
+
 import pytest
+import zstandard
 
 import rollmill as rm
-from rollmill.collection.source import Player, Procedure, RowFile
+from rollmill.collection.source import STRETCH, Given, Player, Procedure, RowFile, Several
 from rollmill.types import AgentRef
 
 
@@ -26,7 +31,19 @@ def source(tmp_path, text: str, **options) -> RowFile:
     return RowFile(path, route, **options)
 
 
-GOOD = '{"responses_create_params": {"input": "1+1"}, "answer": 2}\n'
+def read(source) -> list:
+    return [stretch[place] for stretch in source.stretches() for place in range(len(stretch))]
+
+
+def answers(source) -> list[int]:
+    return [planned.task.answer for planned in read(source)]
+
+
+def sums(*numbers: int) -> str:
+    return "".join(f'{{"responses_create_params": {{"input": "?"}}, "answer": {number}}}\n' for number in numbers)
+
+
+GOOD = sums(2)
 
 
 def test_rows_go_to_the_agent_that_they_name(tmp_path):
@@ -36,15 +53,20 @@ def test_rows_go_to_the_agent_that_they_name(tmp_path):
     assert [planned.task.answer for planned in rows] == [2, 2]
     survey = rows.survey()
     assert survey.agents == {"default": 1, "other": 1}
+    assert survey.tasks == 2
 
 
-def test_the_indices_that_rows_bring_are_known_beforehand(tmp_path):
-    given = [GOOD.strip()[:-1] + f', "_ng_task_index": {index}}}\n' for index in (4, 7, 4)]
-    assert source(tmp_path, GOOD + "".join(given)).survey().indices == {4, 7}
+def test_the_indices_that_rows_bring_come_with_them(tmp_path):
+    given = GOOD.strip()[:-1] + ', "_ng_task_index": 4, "_ng_rollout_index": 1}\n'
+    assert [(planned.task_index, planned.rollout_index) for planned in source(tmp_path, GOOD + given)] == [
+        *((None, None), (4, 1))
+    ]
 
 
 def test_a_limit_is_a_limit_of_tasks(tmp_path):
-    assert source(tmp_path, GOOD * 5, limit=3).survey().agents.total() == 3
+    rows = source(tmp_path, sums(*range(5)), limit=3)
+    assert answers(rows) == [0, 1, 2]
+    assert rows.survey().tasks == rows.count() == 3
 
 
 @pytest.mark.parametrize(
@@ -72,6 +94,13 @@ def test_a_bad_row_is_named_by_its_line(tmp_path, row, words):
         source(tmp_path, GOOD + row + "\n").survey()
 
 
+def test_a_bad_row_is_no_end_of_what_follows_it(tmp_path):
+    (stretch,) = source(tmp_path, GOOD + "{oops\n" + sums(3)).stretches()
+    with pytest.raises(rm.ConfigError, match="line 2"):
+        stretch[1]
+    assert stretch[2].task.answer == 3
+
+
 def test_a_file_without_a_task_is_said(tmp_path):
     with pytest.raises(rm.ConfigError, match="there is no task in it"):
         source(tmp_path, "\n\n").survey()
@@ -84,7 +113,108 @@ def test_a_file_that_is_no_text_is_said(tmp_path):
         RowFile(path, route).survey()
 
 
+def test_compressed_files_are_read_as_they_are(tmp_path):
+    text = sums(*range(300)).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(text))
+    for name in ("a.jsonl.gz", "a.jsonl.zst"):
+        rows = RowFile(tmp_path / name, route)
+        assert answers(rows) == list(range(300))
+        assert rows.survey().tasks == 300
+        assert rows.count() is None
+
+
+def test_a_compressed_file_that_is_cut_is_said(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(sums(*range(3000)).encode())[:-100])
+    with pytest.raises(rm.ConfigError, match=r"a\.jsonl\.gz"):
+        answers(RowFile(path, route))
+
+
+def test_rows_are_counted_without_being_parsed(tmp_path):
+    assert source(tmp_path, "{oops\n" * 70_000 + "{no end").count() == 70_001
+
+
+def test_a_large_file_is_not_read_through_before_the_first_task(tmp_path):
+    long = ' "story": "%s",' % ("x" * 6000)
+    rows = source(tmp_path, sums(*range(3000)).replace(', "answer"', f',{long} "answer"') + "{oops\n")
+    survey = rows.survey()
+    assert survey.tasks is None
+    assert set(survey.agents) == {"default"}
+    assert next(iter(rows)).task.answer == 0
+    with pytest.raises(rm.ConfigError, match="line 3001"):
+        answers(rows)
+
+
+def test_a_stream_is_read_once_and_not_beforehand(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=[sums(1, 2)])
+    writer.start()
+    rows = RowFile(path, route)
+    assert rows.survey().tasks is None
+    assert rows.count() is None
+    assert answers(rows) == [1, 2]
+    writer.join()
+
+
+def test_stretches_know_whether_their_rows_have_changed(tmp_path):
+    before = [stretch.hashes for stretch in source(tmp_path, sums(*range(300))).stretches()]
+    after = [stretch.hashes for stretch in source(tmp_path, sums(*range(299), 7)).stretches()]
+    assert len(before) == len(after) == 3
+    assert [then == now for then, now in zip(before, after, strict=True)] == [True, True, False]
+
+
+# Several files.
+
+
+def several(tmp_path, *numbers: range, limit: int | None = None) -> Several:
+    files = []
+    for place, some in enumerate(numbers):
+        path = tmp_path / f"{place}.jsonl"
+        path.write_text(sums(*some))
+        files.append(RowFile(path, route))
+    return Several(files, limit)
+
+
+def test_several_files_take_turns(tmp_path):
+    rows = several(tmp_path, range(1000), range(1000, 1010), range(2000, 2300))
+    found = answers(rows)
+    assert sorted(found) == [*range(1010), *range(2000, 2300)]
+    assert found.index(1000) == STRETCH
+    assert found.index(2000) == STRETCH + 10
+    assert rows.survey().tasks == rows.count() == 1310
+
+
+@pytest.mark.parametrize("limit", [1, STRETCH, STRETCH + 5, 400])
+def test_a_limit_is_of_all_files_together(tmp_path, limit):
+    rows = several(tmp_path, range(200), range(1000, 1010), limit=limit)
+    assert len(answers(rows)) == rows.count() == min(limit, 210)
+
+
+def test_an_empty_file_among_several_is_said(tmp_path):
+    with pytest.raises(rm.ConfigError, match=r"1\.jsonl: there is no task in it"):
+        several(tmp_path, range(3), range(0)).survey()
+
+
+# Tasks that come from elsewhere.
+
+
 def test_a_procedure_makes_as_many_as_are_wanted():
     made = Procedure("agent", lambda: (Sum.of(f"{n}+1", answer=n + 1) for n in range(10**9)), 3)
-    assert [planned.task.answer for planned in made] == [1, 2, 3]
+    assert answers(made) == [1, 2, 3]
     assert made.survey().agents == {"agent": 3}
+    assert made.survey().tasks == made.count() == 3
+
+
+def test_given_tasks_are_taken_as_they_are_needed():
+    taken = []
+
+    def endless():
+        for number in range(10**9):
+            taken.append(number)
+            yield Sum.of("?", answer=number)
+
+    stretches = Given("agent", endless()).stretches()
+    assert next(stretches)[0].task.answer == 0
+    assert len(taken) < 100

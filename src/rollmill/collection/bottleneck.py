@@ -35,16 +35,23 @@ def name_bottleneck(seen: Evidence) -> str:
     if seen.cpu_share > _BUSY:
         return _own_process(seen)
     share = _shares(seen.seconds)
-    if share["verify"] > _MOST:
+    return _stage(share) or _model(seen, share["model"])
+
+
+def _stage(share: Mapping[str, float]) -> str:
+    """What takes most of a rollout's time, unless it is the model."""
+    longest = max(share, key=lambda stage: share[stage])
+    taken = f"{100 * share[longest]:.0f} % of a rollout's time"
+    if share[longest] <= _MOST or longest == "model":
+        return ""
+    if longest == "verify":
         return (
-            f"verification: {100 * share['verify']:.0f} % of a rollout's time; let rewards compute in processes "
-            "(@reward(cpu=True)), cache look-ups, or collect with verify=defer"
+            f"verification: {taken}; let rewards compute in processes (@reward(cpu=True)), cache look-ups, or collect "
+            "with verify=defer"
         )
-    if share["tools"] > _MOST:
-        return f"the tools: {100 * share['tools']:.0f} % of a rollout's time; make them faster, or asynchronous"
-    if share["setup"] > _MOST:
-        return f"the environment's setup: {100 * share['setup']:.0f} % of a rollout's time; move it into shared()"
-    return _model(seen, share["model"])
+    if longest == "tools":
+        return f"the tools: {taken}; make them faster, or asynchronous"
+    return f"the environment's setup: {taken}; move it into shared()"
 
 
 def _own_process(seen: Evidence) -> str:

@@ -87,7 +87,7 @@ class Sample:
         )
 
     def _rate(self) -> float | None:
-        """Between the first rollouts to end and the last: the beginning waits for the first, the end for the longest."""
+        """Between the first to end and the last: the beginning waits for the first, the end for the longest."""
         first, last = int(len(self._ends) * _EDGE), int(len(self._ends) * (1 - _EDGE)) - 1
         if last - first < 2:
             return None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import socket
 import sys
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -77,7 +76,7 @@ class Gauge:
         self._recent: deque[bool] = deque(maxlen=_ENOUGH)
         self.ended_count = self.failed = self.tokens = 0
         self.reward = Spread()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._cut = self._empty = 0
         self.warnings: dict[str, str] = {}
 

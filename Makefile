@@ -54,7 +54,7 @@ docs-check: dev model ## run the examples of the documentation
 
 check: lint types docs-check test ## all of these
 
-bench: venv ## measure against the floor, and write bench/results.md; takes half an hour and 10 GB
+bench: venv ## measure against the floor, and write bench/results.md; takes a quarter of an hour and 8 GB
 	@$(BIN)/python bench/run.py
 
 clean: ## remove the environment, caches and builds; runs/ and the model stay

@@ -28,12 +28,9 @@ class Bench(Struct, frozen=True):
     """How many rollouts are many."""
 
     def input(self, kind: tasks.Kind, count: int) -> Path:
-        """A file with that many rows, made anew unless it is there."""
-        path = self.folder / f"{kind}-{count}.jsonl"
-        if not path.exists():
-            part = path.with_suffix(".part")
-            tasks.write(kind, count, part)
-            part.rename(path)
+        """A new file with that many rows."""
+        path = self.folder / f"{kind}.jsonl"
+        tasks.write(kind, count, path)
         return path
 
 

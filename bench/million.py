@@ -39,6 +39,7 @@ def million(bench: Bench) -> Section:
     status = [_status(out, bench.folder / "status.json", bench.rows) for _ in range(STATUS_TIMES)]
     size = out.stat().st_size / MB
     forget(out)
+    source.unlink()
     return Section(
         "million",
         f"{bench.rows:,} rows of 2 kB, one turn, 0 ms, 128 in flight; then the same command again, then its status.",

@@ -53,11 +53,10 @@ class Section(Struct, frozen=True):
     rows: list[list[str]]
 
     def text(self) -> str:
-        bars = table(["bar", "measured", "spread", "asked", ""], [bar.row() for bar in self.bars])
-        return "\n".join([f"## {self.part}", "", self.about, "", circumstances(), "", bars, "", self._absolutes()])
-
-    def _absolutes(self) -> str:
-        return table(self.header, self.rows)
+        tables = [table(self.header, self.rows)]
+        if self.bars:
+            tables.insert(0, table(["bar", "measured", "spread", "asked", ""], [bar.row() for bar in self.bars]))
+        return "\n\n".join([f"## {self.part}", self.about, circumstances(), *tables])
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark: `run.py [one-turn tools latency workers journal million]`, all of them by default.
+"""The benchmark: `run.py [one-turn tools latency workers journal million profile]`, all of them by default.
 
 Each part prints its section, and puts it in the place of the last one in `results.md`.
 """
@@ -17,6 +17,7 @@ from measure import MeasurementError, Rate
 from million import million
 from report import Bar, Section, spread
 from server import Server
+from where import profile
 
 HERE = Path(__file__).parent
 AGAINST_THE_FLOOR: dict[str, Contender] = {"floor": floor("aiohttp"), "rollmill": ours(), "raw floor": floor("raw")}
@@ -81,6 +82,7 @@ PARTS = {
     "workers": workers,
     "journal": journal,
     "million": million,
+    "profile": profile,
 }
 
 

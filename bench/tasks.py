@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,9 @@ def rows(kind: Kind, count: int) -> Iterator[bytes]:
 def write(kind: Kind, count: int, path: Path) -> None:
     with path.open("wb") as file:
         file.writelines(row + b"\n" for row in rows(kind, count))
+        file.flush()
+        # Else the disk is busy with it while something is measured.
+        os.fsync(file.fileno())
 
 
 def _row(kind: Kind, number: int) -> dict[str, Any]:

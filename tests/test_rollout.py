@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import rollmill as rm
+from rollmill.rollout import Deferred
 from rollmill.types import encode, read_item
 
 TASK = rm.Task.of("Begin.")
@@ -282,6 +283,27 @@ async def test_a_timeout_that_a_reward_raises_itself_says_what_it_says() -> None
     failure = (await play(Impatient)).failure
     assert failure is not None
     assert "the solver gave up" in failure.detail
+
+
+# Verified later.
+
+
+async def test_a_deferred_reward_is_a_placeholder_that_says_so(log: list[str]) -> None:
+    rollout = await play(Desk, judge=Deferred(-1.0))
+    assert rollout.failure is None
+    assert rollout.reward == rm.Reward(-1.0, notes={"verification_skipped": True})
+    assert log == ["setup", "close"]
+
+
+async def test_a_reward_that_is_put_off_is_found_later(log: list[str]) -> None:
+    rollout = await play(Desk, judge=Deferred())
+    assert await rm.verify_again(stored(rollout), Desk) == rm.Reward(1.0, {"rang": 1.0})
+
+
+async def test_putting_the_reward_off_asks_the_environment_for_nothing(log: list[str]) -> None:
+    world = world_that(rang=rm.reward(lambda self: 1 / 0))
+    assert (await play(world)).failure is not None
+    assert (await play(world, judge=Deferred())).failure is None
 
 
 # Verified again.

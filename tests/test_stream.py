@@ -5,7 +5,6 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 import rollmill as rm
-from rollmill.launch import LocalWorker
 
 
 class Echo(rm.Environment[rm.Task]):
@@ -110,11 +109,91 @@ async def test_a_failing_plan_reaches_the_reader():
         await collected(plan(), Echo, rm.ToolAgent(), rm.Scripted("yes"))
 
 
-def test_a_worker_takes_as_many_places_as_its_model_can_serve():
-    from rollmill.launch import PLACES, Seat
+async def test_a_generator_of_tasks_is_not_read_to_its_end():
+    taken = []
 
-    model = rm.Scripted("yes")
-    worker = LocalWorker({"a": Seat(Echo, rm.ToolAgent(), model)}, None, rm.Deadlines())
-    assert worker.places == PLACES
-    model.places = 3
-    assert worker.places == 3
+    def endless():
+        for number in range(10**9):
+            taken.append(number)
+            yield rm.Task.of(str(number))
+
+    async with aclosing(rm.collect(endless(), Echo, rm.ToolAgent(), rm.Scripted("yes"), places=4)) as rollouts:
+        seen = [rollout async for _, rollout in azip(range(20), rollouts)]
+    assert len(seen) == 20
+    assert len(taken) < 5000
+
+
+async def azip(some, stream):
+    for one in some:
+        yield one, await anext(stream)
+
+
+async def test_no_more_rollouts_run_than_there_are_places():
+    class Counting(Echo):
+        running = most = 0
+
+        async def setup(self):
+            Counting.running += 1
+            Counting.most = max(Counting.most, Counting.running)
+            await asyncio.sleep(0.001)
+
+        async def close(self):
+            Counting.running -= 1
+
+    await collected(tasks(60), Counting, rm.ToolAgent(), rm.Scripted("yes"), places=3)
+    assert Counting.most == 3
+
+
+async def test_a_model_says_how_many_places_it_has():
+    class Few(rm.Scripted):
+        places = 2
+        running = most = 0
+
+        async def reply(self, conversation):
+            Few.running += 1
+            Few.most = max(Few.most, Few.running)
+            await asyncio.sleep(0.001)
+            Few.running -= 1
+            return await super().reply(conversation)
+
+    await collected(tasks(30), Echo, rm.ToolAgent(), Few("yes"))
+    assert Few.most == 2
+
+
+async def test_what_fails_is_given_too_and_is_done(tmp_path):
+    class Broken(Echo):
+        def verify(self, task, response):
+            raise RuntimeError("no")
+
+    out = tmp_path / "a.jsonl"
+    rollouts = await collected(tasks(3), Broken, rm.ToolAgent(), rm.Scripted("yes"), out=out)
+    assert [rollout.failure.kind for rollout in rollouts] == ["error"] * 3
+    assert await collected(tasks(3), Broken, rm.ToolAgent(), rm.Scripted("yes"), out=out) == []
+
+
+async def test_a_run_that_was_left_early_is_finished_by_the_next(tmp_path):
+    out = tmp_path / "a.jsonl"
+    async with aclosing(rm.collect(tasks(20), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out, places=2)) as rollouts:
+        first = await anext(rollouts)
+    held = {line for line in out.read_text().splitlines() if line}
+    assert held
+    rest = await collected(tasks(20), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out)
+    assert first.slot.key not in {rollout.slot.key for rollout in rest}
+    assert len(held) + len(rest) == 20
+    assert held <= set(out.read_text().splitlines())
+
+
+async def test_a_second_writer_is_refused(tmp_path):
+    out = tmp_path / "a.jsonl"
+    async with aclosing(rm.collect(tasks(9), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out, places=1)) as rollouts:
+        await anext(rollouts)
+        with pytest.raises(rm.ConfigError, match="is being written by another run"):
+            await collected(tasks(9), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out)
+
+
+async def test_a_judge_that_the_environment_uses_is_part_of_what_was_made(tmp_path):
+    out = tmp_path / "a.jsonl"
+    models = {"judge": rm.Scripted("fine")}
+    await collected(tasks(1), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out, models=models)
+    with pytest.raises(rm.ConfigError, match=r"other_models was \{'judge': 'scripted'\}, is \{\}"):
+        await collected(tasks(2), Echo, rm.ToolAgent(), rm.Scripted("yes"), out=out)

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollmill as rm
-from rollmill.store.schema import OURS, read_row, read_summary, write_row
+from rollmill.rollout import Deferred, at_once
+from rollmill.store.schema import OURS, entry_of, read_row, read_summary, stored_entry, write_row
 from rollmill.types import encode, read_task
 
 JSON = st.recursive(
@@ -146,3 +147,35 @@ async def test_a_rollout_without_a_reward_has_no_row():
 
     with pytest.raises(ValueError, match="no row"):
         write_row(await played({"responses_create_params": {"input": "hi"}}, environment=Broken), "r")
+
+
+class Judged(rm.Environment[rm.Task]):
+    def verify(self, task, response):
+        return {"reward": 0.5, "length": 3, "task_name": "the verifier's"}
+
+
+async def played_by(row: dict, judge=at_once, environment=Echo) -> rm.Rollout:
+    task = read_task(encode({"responses_create_params": {"input": "hi"}, **row}), rm.Task)
+    slot = rm.Slot("agent", task.identity, 1, 2, 3, 4)
+    return await rm.play(task, environment, rm.ToolAgent(), rm.Scripted("hello"), slot=slot, judge=judge)
+
+
+@pytest.mark.parametrize("environment", [Echo, Judged])
+@pytest.mark.parametrize(
+    "row", [{}, {"task_name": "sums", "dataset": "d"}, {"task_name": 3, "verification_skipped": "?"}]
+)
+@pytest.mark.parametrize("judge", [at_once, Deferred(0.25)], ids=["verified", "deferred"])
+async def test_what_counting_needs_of_a_stored_row_is_what_it_needed_of_the_rollout(environment, row, judge):
+    rollout = await played_by(row, judge, environment)
+    now = entry_of(rollout, "run-1")
+    assert stored_entry(write_row(rollout, "run-1")) == now
+    assert (now.reward is None) == (judge is not at_once)
+
+
+async def test_a_row_whose_verification_was_put_off_can_be_played_and_verified():
+    first = await played_by({}, Deferred())
+    row = write_row(first, "r")
+    assert msgspec.json.decode(row)["verification_skipped"] is True
+    again = await played_by(msgspec.json.decode(row))
+    assert "verification_skipped" not in msgspec.json.decode(write_row(again, "r"))
+    assert stored_entry(write_row(again, "r")).reward == 0.5

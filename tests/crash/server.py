@@ -145,6 +145,10 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _next(self) -> None:
+        if self._buffer.startswith(b"\x16"):
+            # TLS is not spoken here.
+            self.reset()
+            return
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             return

@@ -240,6 +240,8 @@ def test_a_mean_that_counts_failures_is_noticed(output):
     output.write()
     found = look(output.path)
     mean = sum(row["reward"] for row in output.rollouts) / 8
-    check_metrics(found, {"reward": mean})
-    with pytest.raises(AssertionError, match="I7"):
-        check_metrics(found, {"reward": mean * 8 / 9})
+    check_metrics(found, {"mean": {"reward": mean}, "over": {"reward": 8}})
+    with pytest.raises(AssertionError, match="I7: the mean is over 9"):
+        check_metrics(found, {"mean": {"reward": mean}, "over": {"reward": 9}})
+    with pytest.raises(AssertionError, match="I7: reported"):
+        check_metrics(found, {"mean": {"reward": mean * 8 / 9}, "over": {"reward": 8}})

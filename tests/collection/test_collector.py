@@ -26,7 +26,7 @@ class Kept:
     async def rewarded(self, entry, row):
         self.rewards.append(entry)
 
-    async def failed(self, entry, response, *, final):
+    async def failed(self, entry, response, *, final, task):
         self.failures.append((entry, final))
 
     def ended(self, entry):

@@ -15,7 +15,7 @@ from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.worker import Admission, Job, Played, Worker
 from rollmill.errors import CallerError, OutageError
 from rollmill.store.schema import Entry
-from rollmill.types import Rollout
+from rollmill.types import Rollout, encode
 
 _SHARE_AFTER = 100
 """How many slots must have ended before a share of failures means something."""
@@ -36,7 +36,8 @@ class Recorder(Protocol):
 
     async def rewarded(self, entry: Entry, row: bytes) -> None: ...
 
-    async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None: ...
+    async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
+        """`task` is the row that was played, where no attempt follows."""
 
 
 class Forgetful:
@@ -45,7 +46,7 @@ class Forgetful:
     async def rewarded(self, entry: Entry, row: bytes) -> None:
         pass
 
-    async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None:
+    async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         pass
 
 
@@ -164,10 +165,10 @@ class Collector:
             entry = played.entry
             failure = entry.failure
             if failure is not None and failure.kind == "drained":
-                await self._record(played, final=False)
+                await self._record(job, played, final=False)
                 return
             wait = None if failure is None else self._retry.wait(failure, job.attempt)
-            await self._record(played, final=wait is None)
+            await self._record(job, played, final=wait is None)
             if wait is None:
                 break
             for observer in self._observers:
@@ -180,11 +181,12 @@ class Collector:
         if self._deliver is not None and played.rollout is not None:
             await self._deliver(played.rollout)
 
-    async def _record(self, played: Played, *, final: bool) -> None:
+    async def _record(self, job: Job, played: Played, *, final: bool) -> None:
         if played.entry.failure is None:
             await self._recorder.rewarded(played.entry, played.row)
         else:
-            await self._recorder.failed(played.entry, played.response, final=final)
+            row = Raw(encode(job.task.fields) if final else b"null")
+            await self._recorder.failed(played.entry, played.response, final=final, task=row)
 
     def _count(self, entry: Entry) -> None:
         self.ended += 1

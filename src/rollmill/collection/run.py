@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from rollmill.collection.beside import write_beside
 from rollmill.collection.collector import Collector, Observer
 from rollmill.collection.gauge import Gauge, Running
 from rollmill.collection.options import CollectOptions
@@ -22,8 +23,8 @@ from rollmill.collection.report import Report, counted
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.snapshot import Oldest, write_snapshot
 from rollmill.collection.source import Source, Survey
-from rollmill.collection.worker import Crew
-from rollmill.errors import ConfigError
+from rollmill.collection.worker import Crew, Job
+from rollmill.errors import CallerError, ConfigError, OutageError
 from rollmill.store.folder import write_whole
 from rollmill.store.ledger import Ledger
 from rollmill.store.log import RunLog
@@ -110,18 +111,53 @@ class _Collection:
         self._options = options = ask.options
         self._total = ask.total
         self._skipped = 0
-        self._plan = Plan(
-            source,
+        self._began = False
+        self._plan = self._plan_of(
             Ledger(store.index, retry_failed=options.retry_failed),
-            repeats=options.repeats,
-            overrides=options.responses_create_params,
-            seed=options.seed if options.num_repeats_add_seed else None,
             meet=self._meet,
             skip=self._skip if options.skip_bad_rows else None,
         )
         self._feed = Feed(self._plan)
 
     async def run(
+        self, crew: AbstractAsyncContextManager[Crew], on_start: Callable[[Collector, Progress], None]
+    ) -> Outcome:
+        try:
+            outcome = await self._play(crew, on_start)
+        except (CallerError, OutageError):
+            if self._began:
+                await self._write_beside(complete=False)
+            raise
+        await self._write_beside(complete=outcome.complete)
+        return outcome
+
+    def _plan_of(
+        self, ledger: Ledger, *, meet: Callable[[str], None], skip: Callable[[ConfigError], None] | None
+    ) -> Plan:
+        options = self._options
+        return Plan(
+            self._source,
+            ledger,
+            repeats=options.repeats,
+            overrides=options.responses_create_params,
+            seed=options.seed if options.num_repeats_add_seed else None,
+            meet=meet,
+            skip=skip,
+        )
+
+    async def _write_beside(self, *, complete: bool) -> None:
+        owed = (lambda: iter(())) if complete else self._owed
+        await write_beside(self._store, self._options.repeats, owed if self._options.nemo_gym_files else None)
+
+    def _owed(self) -> Iterator[list[Job]]:
+        """What the next run of the same command would play, as far as that can be read again."""
+        if not all(path.is_file() for path in self._source.files()):
+            return
+        plan = self._plan_of(Ledger(self._store.index), meet=lambda _: None, skip=lambda _: None)
+        with suppress(ConfigError):
+            yield from plan.stretches()
+
+    async def _play(
         self, crew: AbstractAsyncContextManager[Crew], on_start: Callable[[Collector, Progress], None]
     ) -> Outcome:
         await self._find_work()
@@ -142,6 +178,7 @@ class _Collection:
 
     async def _collect(self, worker: Crew, on_start: Callable[[Collector, Progress], None]) -> Outcome:
         options, store = self._options, self._store
+        self._began = True
         run = self._known.begin(self._about.run, self._about.config)
         async with AsyncExitStack() as stack:
             recorder = await stack.enter_async_context(Recorder(store, options.durability))

@@ -39,6 +39,8 @@ class Logged(Struct, frozen=True):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     labels: dict[str, str] = {}
+    task: Raw = Raw(b"null")
+    """The input row as it was played, where the attempt was final: there is no other line that has it."""
 
     def entry(self) -> Entry:
         return Entry(
@@ -75,10 +77,10 @@ class FailureLog:
             return self._file.size
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def append(self, entry: Entry, response: Raw, *, final: bool) -> Place:
+    def append(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> Place:
         if entry.failure is None:
             raise ValueError("an attempt that did not fail has no line in the log of failures")
-        return self.copy(_line(entry, entry.failure, response, final=final))
+        return self.copy(_line(entry, entry.failure, response, final=final, task=task))
 
     def copy(self, logged: Logged) -> Place:
         """Append a line as it is, that of another log for example."""
@@ -118,7 +120,7 @@ def read_failures(folder: Path, start: int = 0) -> Iterator[tuple[Line, Logged]]
             continue
 
 
-def _line(entry: Entry, failure: Failure, response: Raw, *, final: bool) -> Logged:
+def _line(entry: Entry, failure: Failure, response: Raw, *, final: bool, task: Raw) -> Logged:
     return Logged(
         slot=entry.slot,
         attempt=entry.attempt,
@@ -136,4 +138,5 @@ def _line(entry: Entry, failure: Failure, response: Raw, *, final: bool) -> Logg
         cached_tokens=entry.cached_tokens,
         reasoning_tokens=entry.reasoning_tokens,
         labels=entry.labels,
+        task=task,
     )

@@ -65,10 +65,10 @@ class Recorder:
         self._refuse()
         await self._keep(entry, self._store.journal.append(row))
 
-    async def failed(self, entry: Entry, response: Raw, *, final: bool) -> None:
-        """Log an attempt that failed; `final` if none follows."""
+    async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
+        """Log an attempt that failed; `final` if none follows, and then with the row of its `task`."""
         self._refuse()
-        place = self._store.failures.append(entry, response, final=final)
+        place = self._store.failures.append(entry, response, final=final, task=task)
         if final:
             await self._keep(entry, place)
 

@@ -11,8 +11,15 @@ def test_waits_grow_up_to_a_limit_and_differ():
         assert most / 2 <= min(waits) < max(waits) <= most
 
 
-def test_the_server_decides_when_it_says_how_long():
-    assert RetryPolicy().wait(Failure("model", "rate_limit", "x", retryable=True, retry_after_s=120.0), 1) == 120
+def test_the_server_decides_when_it_says_how_long_and_nobody_comes_earlier():
+    asked = Failure("model", "rate_limit", "x", retryable=True, retry_after_s=120.0)
+    waits = {RetryPolicy().wait(asked, 1) for _ in range(50)}
+    assert 120 <= min(waits) < max(waits) <= 121
+
+
+def test_what_it_asks_for_may_be_less_than_what_is_usual():
+    asked = Failure("model", "rate_limit", "x", retryable=True, retry_after_s=0.01)
+    assert RetryPolicy(attempts=9).wait(asked, 5) >= 8
 
 
 def test_there_is_an_end_to_trying():
@@ -20,6 +27,11 @@ def test_there_is_an_end_to_trying():
     assert policy.wait(BUSY, 2) is not None
     assert policy.wait(BUSY, 3) is None
     assert policy.wait(Failure("tool", "error", "a bug"), 1) is None
+
+
+def test_after_however_many_attempts_the_wait_is_a_number():
+    policy = RetryPolicy(attempts=100_000, longest_s=10)
+    assert policy.wait(BUSY, 5000) <= 10
 
 
 def test_a_server_that_asks_for_too_long_is_not_waited_for():

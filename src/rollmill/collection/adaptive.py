@@ -93,7 +93,7 @@ class Adaptive(Queue):
         self._round_s = 0.0
         self._cool_until = self._cut_at = float("-inf")
         self._carried = 0.0
-        """The limit of the last cut: up to just below it the way back is short."""
+        """The limit of the last cut: soon back to just below it, and then carefully."""
         self._window = Window(clock(), self._limit)
         self._base: Measured | None = None
         """The last limit that paid, and the one before it."""
@@ -132,18 +132,14 @@ class Adaptive(Queue):
         if now < self._settled_until or self._limit >= window.limit + max(window.limit, _ENOUGH):
             # What the last round brought must be seen first.
             return
-        if self._starting:
-            step = 1.0
-        else:
-            step = self._small_step() / self._limit
+        step = 1.0 if self._starting else self._small_step() / self._limit
         self._limit = min(self._limit + step, float(self._most))
 
     def _small_step(self) -> float:
         """For a round trip: soon back to what was carried, slowly around it, faster beyond."""
-        usual = max(1.0, self._limit / 128)
-        if self._limit < 0.95 * self._carried:
-            return max(usual, (0.95 * self._carried - self._limit) / 2)
-        return usual if self._limit > 1.05 * self._carried else usual / 6
+        if self._limit > 1.05 * self._carried:
+            return max(1.0, self._limit / 64)
+        return max(1 / 6, self._limit / 768, (0.95 * self._carried - self._limit) / 2)
 
     def _too_much(self, failure: Failure, now: float) -> bool:
         """A refusal for its rate is plain speech; other faults must be many before they are taken for overload."""
@@ -201,21 +197,22 @@ class Adaptive(Queue):
         if base is None or seen.limit <= base.limit:
             self._base = seen
         elif seen.limit >= _STEP * base.limit:
-            # A third of what was added must come out as answers: twice as many calls may take half as long again.
+            # Half of what was added must come out as answers: twice as many calls may take a third longer.
             growth = seen.limit / base.limit
-            if seen.latency_s <= base.latency_s * growth / (1 + (growth - 1) / 3):
+            if seen.latency_s <= base.latency_s * 2 * growth / (1 + growth):
                 self._before_base, self._base = base, seen
-                self._starting = self._starting or self._limit > 1.4 * self._carried
+                self._starting = self._limit > 1.4 * self._carried
             else:
                 self._settle(base, seen, now)
 
     def _settle(self, base: Measured, seen: Measured, now: float) -> None:
-        # So many calls in flight bring these answers at the latency that there was before (Little's law). The latency
-        # is that of the limit before the last that paid: at that one, some calls may have queued already.
-        enough = seen.answers_per_s * min(base.latency_s, (self._before_base or base).latency_s)
-        self._set(min(seen.limit, max(base.limit, enough)))
+        # So many calls in flight bring these answers at the latency that there was before (Little's law). At the last
+        # limit that paid some may have queued already, so that the one before it is asked too.
+        before = self._before_base or base
+        enough = seen.answers_per_s * (before.latency_s + base.latency_s) / 2
+        self._set(min(seen.limit, max(before.limit, enough)))
         self._starting = False
-        self._carried = self._limit
+        self._carried = 0.0
         self._base = self._before_base = None
         self._settled_until = now + min(_LONGEST_SETTLED_S, max(_SETTLED_S, _SETTLED_ROUNDS * base.latency_s))
 

@@ -168,6 +168,7 @@ class Calls:
         wait = self._wait(failure, trouble)
         if wait is None:
             raise _given_up(failure) from error
+        await self._opened()
         await self._sleep(wait, "backoff", self._closing)
         self._awake()
         began = self._clock()
@@ -199,7 +200,8 @@ class Calls:
         # A limit of rate says nothing against the request, and neither does a server that is away for everybody.
         excused = failure.kind == "rate_limit" or self._verdict.suspects
         attempt = min(trouble.attempts, self._retry.attempts - 1) if excused else trouble.attempts
-        wait = self._retry.wait(failure, max(1, attempt))
+        # What the server asked for is a pause for all, and on top of it each waits on its own.
+        wait = self._retry.wait(msgspec.structs.replace(failure, retry_after_s=None), max(1, attempt))
         if wait is None or failure.retry_after_s or not self._verdict.suspects:
             return wait
         left = self._verdict.left(self._clock())

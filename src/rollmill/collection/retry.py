@@ -20,7 +20,7 @@ class RetryPolicy(Struct, frozen=True):
         """Seconds to wait before the next attempt; None if there is none."""
         if not failure.retryable or attempt >= self.attempts or self.asks_too_much(failure):
             return None
-        half = min(self.longest_s, self.first_s * 2.0 ** (attempt - 1)) / 2
+        half = min(self.longest_s, self.first_s * 2.0 ** min(attempt - 1, 64)) / 2
         # Half of it is chance, also on top of what the server asked for: what failed together comes back spread out.
         return max(failure.retry_after_s or 0.0, half) + half * random.random()
 

@@ -1,7 +1,7 @@
 """What recording costs, in one process: `recording.py ROLLOUTS --base-url URL --input FILE [--out FILE]`.
 
 Some rollouts are played first. Then so many like them are encoded as rows, which go the whole way into an output with
-its journal, index and ledger, or without one to /dev/null. Prints the CPU that one took, in milliseconds.
+its journal, index and ledger, or without one to /dev/null. Prints the CPU that one took, and that of planning in it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import resource
+import time
 from collections.abc import AsyncIterator, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -55,20 +56,26 @@ async def paced(stretches: Iterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
         await asyncio.sleep(STRETCH / PER_S)
 
 
-async def recorded(rollouts: list[Rollout], count: int, out: Path) -> None:
+async def recorded(rollouts: list[Rollout], count: int, out: Path) -> float:
+    """Plan and record so many; the CPU that planning took, in seconds."""
+    planning_s = 0.0
     with Store(out) as store:
         store.open()
         ledger = Ledger(store.index)
         examples = itertools.cycle(rollouts)
         async with Recorder(store) as recorder:
             async for stretch in paced(identities(count)):
+                began = time.thread_time()
                 owed, _ = ledger.plan([Wanted("bench", identity) for identity in stretch], lambda _: 1)
+                planning_s += time.thread_time() - began
                 for one in owed:
                     rollout = msgspec.structs.replace(next(examples), slot=one.slots[0])
                     await recorder.rewarded(entry_of(rollout, "run"), write_row(rollout, "run"))
+    return planning_s
 
 
-async def thrown_away(rollouts: list[Rollout], count: int) -> None:
+async def thrown_away(rollouts: list[Rollout], count: int) -> float:
+    """Encode so many; nothing is planned."""
     null = os.open(os.devnull, os.O_WRONLY)
     examples, numbers = itertools.cycle(rollouts), itertools.count()
     async for stretch in paced(identities(count)):
@@ -77,6 +84,7 @@ async def thrown_away(rollouts: list[Rollout], count: int) -> None:
             rollout = msgspec.structs.replace(next(examples), slot=slot)
             os.write(null, write_row(rollout, "run") + b"\n")
     os.close(null)
+    return 0.0
 
 
 def cpu_s() -> float:
@@ -94,8 +102,9 @@ def main() -> None:
     rollouts = uvloop.run(played(given.base_url, given.input))
     began = cpu_s()
     count, out = given.rollouts, given.out
-    uvloop.run(recorded(rollouts, count, out) if out else thrown_away(rollouts, count))
-    print(1e3 * (cpu_s() - began) / count)
+    planning_s = uvloop.run(recorded(rollouts, count, out) if out else thrown_away(rollouts, count))
+    taken = {"cpu_ms": cpu_s() - began, "planning_ms": planning_s}
+    print(msgspec.json.encode({name: 1e3 * seconds / count for name, seconds in taken.items()}).decode())
 
 
 if __name__ == "__main__":

@@ -108,7 +108,9 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
 
 
 def squeezed(ending: str, content: bytes) -> bytes:
-    return gzip.compress(content) if ending == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(content)
+    if ending == ".gz":
+        return gzip.compress(content)
+    return zstandard.ZstdCompressor(write_checksum=True).compress(content)
 
 
 compressed = pytest.mark.parametrize("ending", [".gz", ".zst"])

@@ -74,6 +74,9 @@ class LocalWorker:
                     watch=self._watch,
                 )
         except CallerError as error:
+            for calls in self._calls:
+                # What is wrong for every task is said without one.
+                calls.check()
             raise type(error)(f"task {job.slot.task_index}: {error}") from error
         entry = entry_of(rollout, self._run)
         kept = rollout if self._keep_rollouts else None

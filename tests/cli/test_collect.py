@@ -1,6 +1,7 @@
 """`rollmill collect` and `ng_collect_rollouts` as processes, as people run them."""
 
 import fcntl
+import gzip
 import json
 import os
 import pty
@@ -10,9 +11,12 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
+from collections import Counter
 
 import pytest
+import zstandard
 
 QUESTION = {
     "responses_create_params": {"input": [{"role": "user", "content": "Which?"}]},
@@ -25,6 +29,11 @@ CONFIGS = f"+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,{OPENAI}]"
 
 def questions(count: int) -> list[dict]:
     return [{**QUESTION, "uuid": f"q{number}"} for number in range(count)]
+
+
+def asked(count: int) -> list[dict]:
+    """Questions that a model can tell from each other."""
+    return [{**row, "responses_create_params": {"input": f"Which, {row['uuid']}?"}} for row in questions(count)]
 
 
 def places(rows: list[dict]) -> list[tuple[int, int]]:
@@ -179,7 +188,12 @@ def test_another_model_on_the_same_output_is_refused(shell):
     other = shell.run(*words, "--repeats", "2", "--temperature", "0.5")
     assert other.returncode == 2
     assert "sampling was {}, is {'temperature': 0.5}" in other.stderr
+    assert "+new_segment=true to go on in this one" in other.stderr
     assert len(shell.rows("a.jsonl")) == 1
+    meant = shell.run(*words, "--repeats", "2", "--temperature", "0.5", "+new_segment=true")
+    assert meant.returncode in (0, 1), meant.stderr
+    assert [row["responses_create_params"].get("temperature") for row in shell.rows("a.jsonl")] == [None, 0.5]
+    assert len(json.loads((shell.folder / "a.run/manifest.json").read_text())["segments"]) == 2
 
 
 def test_another_configuration_of_the_environment_or_agent_is_refused_too(shell):
@@ -225,12 +239,19 @@ def test_rows_of_another_model_are_refused_also_without_the_runs_folder(shell):
     assert "with the model 'scripted', not 'none.gguf'" in other.stderr
 
 
-def test_indices_that_rows_bring_are_not_given_to_others(shell):
-    first, second, third = questions(3)
-    shell.write("tasks.jsonl", first, {**second, "_ng_task_index": 0}, third)
+def test_rows_keep_the_indices_that_they_bring(shell):
+    shell.write("tasks.jsonl", *({**row, "_ng_task_index": 10 - n} for n, row in enumerate(questions(3))))
     flags = ("--model", "scripted", "--input", "tasks.jsonl", "--out", "a.jsonl")
     assert shell.run("rollmill", "collect", "mcqa", *flags).returncode == 0
-    assert {row["uuid"]: row["_ng_task_index"] for row in shell.rows("a.jsonl")} == {"q0": 1, "q1": 0, "q2": 2}
+    assert {row["uuid"]: row["_ng_task_index"] for row in shell.rows("a.jsonl")} == {"q0": 10, "q1": 9, "q2": 8}
+
+
+def test_an_index_that_another_task_has_is_refused(shell):
+    first, second = questions(2)
+    shell.write("tasks.jsonl", first, {**second, "_ng_task_index": 0})
+    done = shell.run("rollmill", "collect", "mcqa", "--model", "scripted", "--input", "tasks.jsonl", "--out", "a.jsonl")
+    assert done.returncode == 2
+    assert "a row brings _ng_task_index 0, which another task has got" in done.stderr
 
 
 def test_one_stray_refusal_does_not_stop_a_run(shell, serve_model):
@@ -252,28 +273,31 @@ def test_closed_standard_streams_do_not_matter(shell, redirect):
     assert len(shell.rows("a.jsonl")) == 2
 
 
-def test_a_failed_slot_is_counted_named_and_tried_by_the_next_run(shell, serve_model):
+def test_a_failed_slot_is_counted_and_named_and_done_until_it_is_asked_for_again(shell, serve_model):
     faulty = {"q1"}
     server = serve_model(lambda body: 400 if faulty and "q1" in json.dumps(body) else "\\boxed{B}")
-    rows = [
-        {**QUESTION, "responses_create_params": {"input": f"Which, q{number}?"}, "uuid": f"q{number}"}
-        for number in range(3)
-    ]
-    shell.write("tasks.jsonl", *rows)
+    shell.write("tasks.jsonl", *asked(3))
     words = (
         *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
         *("--input", "tasks.jsonl", "--out", "a.jsonl"),
     )
     first = shell.run(*words)
     assert first.returncode == 1
-    assert "failed    1 slot without a reward: 1 model: caller" in first.stdout
+    assert "failed    1 slot of 3 without a reward: 1 model: caller" in first.stdout
+    assert "Slots: 3 asked for = 2 rewarded (66.7 %) + 1 failed + 0 owed" in first.stdout
+    assert "a.run/failures.ndjson; +retry_failed=true plays them again" in first.stdout
     assert sorted(row["uuid"] for row in shell.rows("a.jsonl")) == ["q0", "q2"]
     failure = shell.rows("a.run/failures.ndjson")[0]
     assert failure["failure"]["kind"] == "caller"
     assert "scripted 400" in failure["failure"]["detail"]
     faulty.clear()
-    assert shell.run(*words).returncode == 0
+    again = shell.run(*words)
+    assert again.returncode == 1
+    assert "Nothing to do: a.jsonl holds all 3 rollouts, 1 of them failed for good" in again.stdout
+    assert "+retry_failed=true plays the failed ones again" in again.stdout
+    assert shell.run(*words, "+retry_failed=true").returncode == 0
     assert places(shell.rows("a.jsonl")) == [(0, 0), (1, 0), (2, 0)]
+    assert shell.run(*words).returncode == 0
 
 
 def test_an_environment_in_a_file_of_ones_own(shell):
@@ -302,8 +326,18 @@ BAD = {
     "wrong number": (["mcqa", "--model", "scripted", "--temperature", "hot"], "--temperature: invalid float value"),
     "zero repeats": (["mcqa", "--model", "scripted", "--repeats", "0"], "num_repeats"),
     "no input": (["mcqa", "--model", "scripted", "--input", "none.jsonl"], "none.jsonl is not there"),
-    "input is a folder": (["mcqa", "--model", "scripted", "--input", "."], "is no regular file"),
-    "input is a stream": (["mcqa", "--model", "scripted", "--input", "/dev/stdin"], "is no regular file"),
+    "input is a folder": (
+        ["mcqa", "--model", "scripted", "--input", "."],
+        "is a folder; name its files, for example ./*.jsonl",
+    ),
+    "empty stream": (["mcqa", "--model", "scripted", "--input", "-"], "there is no task in it"),
+    "no file matches": (["mcqa", "--model", "scripted", "--input", "none/*.jsonl"], "no file matches none/*.jsonl"),
+    "a file twice": (
+        ["mcqa", "--model", "scripted", "+input_jsonl_fpath=[wrong.jsonl,./wrong.jsonl]"],
+        "names a file twice; to play tasks more often, raise num_repeats",
+    ),
+    "a warning that does not exist": (["mcqa", "--model", "scripted", "+stop_if=[all_equal]"], "stop_if"),
+    "a durability that does not exist": (["mcqa", "--model", "scripted", "+durability=disk"], "durability"),
     "output is a folder": (["mcqa", "--model", "scripted", "--out", "."], "a folder; name a file in it"),
     "output names a folder": (["mcqa", "--model", "scripted", "--out", "new/"], "a folder; name a file in it"),
     "output is a device": (["mcqa", "--model", "scripted", "--out", "/dev/null"], "not a regular file"),
@@ -370,7 +404,7 @@ def test_a_wrong_key_stops_the_run_with_the_servers_words(shell, serve_model):
         *("--input", "tasks.jsonl", "--out", "a.jsonl", "--concurrency", "4"),
     )
     assert done.returncode == 2
-    assert "the model refuses every request" in done.stderr
+    assert done.stderr.startswith("rollmill: the model 'policy_model' refuses every request: ")
     assert "401" in done.stderr
     assert len(server.heard) <= 8
 
@@ -495,6 +529,274 @@ def test_on_a_terminal_there_is_one_bar_however_wide_it_is(shell, serve_model, c
     assert "60/60" in text
     assert text.count("\n") <= 3
     assert max(len(part) for part in re.split(r"[\r\n]+", re.sub(r"\x1b\[[A-Z]", "", text))) <= (columns or 100)
+
+
+def test_sigterm_lets_what_runs_end(shell, serve_model):
+    process = slow_run(shell, serve_model)
+    wait_for_lines(shell.folder / "a.jsonl", 5, process)
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert re.search(r"Stopping: waiting for \d rollouts?, 20 s at most", err)
+    assert "Stopped early; the same command plays what is missing:\n  rollmill collect mcqa" in out
+    assert re.search(r"Slots: 60 asked for = \d+ rewarded \([\d.]+ %\) \+ 0 failed \+ \d+ owed", out)
+
+
+def test_sigterm_waits_no_longer_than_the_grace(shell, serve_model):
+    release = threading.Event()
+    server = serve_model(lambda _: release.wait(60) and "late")
+    shell.write("tasks.jsonl", *questions(8))
+    process = shell.start(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "+grace_s=0.5"),
+    )
+    deadline = time.monotonic() + 30
+    while not server.heard:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    release.set()
+    assert process.returncode == 143
+    assert "Traceback" not in err
+
+
+# What the input may be.
+
+
+def collect_mcqa(shell, *words: str, answer: str = "scripted:\\boxed{B}", timeout: float = 120):
+    return shell.run("rollmill", "collect", "mcqa", "--model", answer, "--out", "a.jsonl", *words, timeout=timeout)
+
+
+def test_several_inputs_of_several_kinds_are_one(shell):
+    rows = asked(40)
+    (shell.folder / "parts").mkdir()
+    shell.write("parts/a.jsonl", *rows[:10])
+    shell.write("parts/b.jsonl", *rows[10:20])
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode().splitlines(keepends=True)
+    (shell.folder / "c.jsonl.gz").write_bytes(gzip.compress(b"".join(text[20:30])))
+    (shell.folder / "d.jsonl.zst").write_bytes(zstandard.compress(b"".join(text[30:])))
+    done = collect_mcqa(shell, "+input_jsonl_fpath=[parts/*.jsonl,c.jsonl.gz,d.jsonl.zst]")
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["uuid"] for row in shell.rows("a.jsonl")) == sorted(row["uuid"] for row in rows)
+    assert places(shell.rows("a.jsonl")) == [(task, 0) for task in range(40)]
+    # The same tasks from elsewhere are the same tasks.
+    shell.write("all.jsonl", *rows[::-1])
+    again = collect_mcqa(shell, "--input", "all.jsonl")
+    assert "Nothing to do: a.jsonl holds all 40 rollouts" in again.stdout
+
+
+def test_tasks_come_from_standard_input(shell):
+    shell.write("tasks.jsonl", *questions(30))
+    command = "tail -n +11 tasks.jsonl | rollmill collect mcqa --model 'scripted:\\boxed{B}' --input - --out a.jsonl"
+    done = shell.run("bash", "-c", command)
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["uuid"] for row in shell.rows("a.jsonl")) == sorted(f"q{n}" for n in range(10, 30))
+    assert "Slots: 20 asked for = 20 rewarded" in done.stdout
+    whole = collect_mcqa(shell, "--input", "tasks.jsonl")
+    assert "Slots: 30 asked for = 30 rewarded" in whole.stdout
+    assert len(shell.rows("a.jsonl")) == 30
+
+
+def test_a_bad_row_far_down_a_large_input_does_not_keep_the_first_from_being_played(shell):
+    rows = [json.dumps({**row, "story": "x" * 6000}) for row in questions(2900)]
+    path = shell.write("tasks.jsonl", *rows, "{oops")
+    assert path.stat().st_size > 2**24
+    done = collect_mcqa(shell, "--input", "tasks.jsonl")
+    assert done.returncode == 2
+    assert "tasks.jsonl, line 2901: not JSON" in done.stderr
+    assert len(shell.rows("a.jsonl")) > 1000
+    skipped = collect_mcqa(shell, "--input", "tasks.jsonl", "+skip_bad_rows=true")
+    assert skipped.returncode == 0, skipped.stderr
+    assert "Skipped: tasks.jsonl, line 2901: not JSON" in skipped.stderr
+    assert len(shell.rows("a.jsonl")) == 2900
+
+
+def test_bad_rows_are_skipped_where_that_is_wanted(shell):
+    shell.write("tasks.jsonl", QUESTION, "{oops", {**QUESTION, "expected_answer": "Z"}, {**QUESTION, "uuid": "q"})
+    done = collect_mcqa(shell, "--input", "tasks.jsonl", "+skip_bad_rows=true")
+    assert done.returncode == 0, done.stderr
+    assert "Skipped: tasks.jsonl, line 2: not JSON" in done.stderr
+    assert "Skipped: tasks.jsonl, line 3: mcqa: expected_answer 'Z'" in done.stderr
+    assert "Skipped: 2 rows of the input that cannot be played" in done.stdout
+    assert "Slots: 2 asked for = 2 rewarded" in done.stdout
+
+
+# How often, how, and how many at once.
+
+SPELL = """
+import asyncio
+import rollmill as rm
+class Letters(rm.Task):
+    n: int
+class Quick(rm.Environment[Letters]):
+    def verify(self, task, response):
+        return 1.0
+class Slow(rm.Environment[Letters]):
+    running = most = 0
+    async def setup(self):
+        Slow.running += 1
+        Slow.most = max(Slow.most, Slow.running)
+        await asyncio.sleep(0.02)
+    async def close(self):
+        Slow.running -= 1
+    def verify(self, task, response):
+        return rm.Reward(1.0, metrics={"at_once": Slow.most})
+"""
+
+
+def two_agents(shell) -> tuple[str, ...]:
+    (shell.folder / "mine.py").write_text(SPELL)
+    agent = (
+        "{{simple_agent: {{resources_server: {{type: resources_servers, name: {0}}}, "
+        "model_server: {{type: responses_api_models, name: policy_model}}}}}}"
+    )
+    (shell.folder / "two.yaml").write_text(
+        "quick: {resources_servers: {'mine.py:Quick': {}}}\nslow: {resources_servers: {'mine.py:Slow': {}}}\n"
+        f"quick_agent: {{responses_api_agents: {agent.format('quick')}}}\n"
+        f"slow_agent: {{responses_api_agents: {agent.format('slow')}}}\n"
+    )
+    rows = [
+        {"responses_create_params": {"input": f"{n}"}, "n": n, "agent_ref": {"name": f"{name}_agent"}}
+        for name in ("slow", "quick")
+        for n in range(40)
+    ]
+    shell.write("tasks.jsonl", *rows)
+    return ("rollmill", "collect", "+config_paths=[two.yaml]", "--model", "scripted", "--input", "tasks.jsonl")
+
+
+def test_agents_differ_in_their_repeats(shell):
+    done = shell.run(*two_agents(shell), "--out", "a.jsonl", "+num_repeats={quick_agent: 3, _default: 1}")
+    assert done.returncode == 0, done.stderr
+    agents = Counter(row["agent_ref"]["name"] for row in shell.rows("a.jsonl"))
+    assert agents == {"quick_agent": 120, "slow_agent": 40}
+    assert "Slots: 160 asked for = 160 rewarded (100.0 %) + 0 failed + 0 owed" in done.stdout
+    assert "agent     quick_agent: reward 1.000 over 120" in done.stdout
+
+
+def test_an_environment_that_is_slow_or_bounded_does_not_hold_up_the_other(shell):
+    done = shell.run(*two_agents(shell), "--out", "a.jsonl", "--concurrency", "8", "+limits.environments.slow=2")
+    assert done.returncode == 0, done.stderr
+    rows = shell.rows("a.jsonl")
+    assert max(row["at_once"] for row in rows if "at_once" in row) == 2
+    # All of the quick ones come before most of the slow ones, though they are behind them in the input.
+    last_quick = max(n for n, row in enumerate(rows) if row["agent_ref"]["name"] == "quick_agent")
+    assert sum(row["agent_ref"]["name"] == "slow_agent" for row in rows[:last_quick]) < 30
+
+
+def test_every_slot_is_asked_with_a_seed_of_its_own_that_stays(shell, serve_model):
+    server = serve_model()
+    shell.write("tasks.jsonl", *questions(3))
+    words = (
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url),
+        *("--input", "tasks.jsonl", "--repeats", "2", "+num_repeats_add_seed=true", "--out"),
+    )
+    assert shell.run(*words, "a.jsonl").returncode == 0
+    rows = {
+        (row["uuid"], row["_ng_rollout_index"]): row["responses_create_params"]["seed"] for row in shell.rows("a.jsonl")
+    }
+    assert len(set(rows.values())) == 6
+    assert shell.run(*words, "b.jsonl", "--limit", "2").returncode == 0
+    assert all(
+        rows[row["uuid"], row["_ng_rollout_index"]] == row["responses_create_params"]["seed"]
+        for row in shell.rows("b.jsonl")
+    )
+    # The Responses API knows no seed: it is in the row, and asked of the servers that take one.
+    assert len(shell.rows("b.jsonl")) == 4
+
+
+@pytest.mark.parametrize(
+    ("durability", "said"), [("process", "survive this process"), ("power", "survive a power cut")]
+)
+def test_what_the_rollouts_survive_is_said(shell, durability, said):
+    shell.write("tasks.jsonl", *questions(3))
+    done = collect_mcqa(shell, "--input", "tasks.jsonl", f"+durability={durability}")
+    assert done.returncode == 0, done.stderr
+    assert f"Rollouts: a.jsonl (3 rows; they {said}" in done.stdout
+    assert json.loads((shell.folder / "a.run/manifest.json").read_text())["runs"][0]["durability"] == durability
+
+
+def test_an_output_may_be_compressed(shell):
+    shell.write("tasks.jsonl", *questions(20))
+    words = ("rollmill", "collect", "mcqa", "--model", "scripted:\\boxed{B}", "--input", "tasks.jsonl")
+    assert shell.run(*words, "--out", "a.jsonl.zst", "--limit", "5").returncode == 0
+    done = shell.run(*words, "--out", "a.jsonl.zst")
+    assert done.returncode == 0, done.stderr
+    assert "Slots: 20 asked for = 20 rewarded" in done.stdout
+    assert (shell.folder / "a.run").is_dir()
+    with (shell.folder / "a.jsonl.zst").open("rb") as file:
+        content = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+    assert places([json.loads(line) for line in content.splitlines()]) == [(task, 0) for task in range(20)]
+
+
+def test_so_many_failures_stop_the_run_and_the_same_command_goes_on(shell, serve_model):
+    server = serve_model(lambda body: 400 if re.search("q[0-9]?[13579][?]", json.dumps(body)) else "\\boxed{B}")
+    shell.write("tasks.jsonl", *asked(60))
+    words = (
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url, "--concurrency", "4"),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl"),
+    )
+    done = shell.run(*words, "+max_failures=5")
+    assert done.returncode == 1
+    assert "Stopped: 6 slots failed, and max_failures is 5; the same command plays what is missing" in done.stdout
+    accounts = re.search(
+        r"Slots: 60 asked for = (\d+) rewarded \([\d.]+ %\) \+ (\d+) failed \+ (\d+) owed", done.stdout
+    )
+    rewarded, failed, owed = map(int, accounts.groups())
+    assert rewarded + failed + owed == 60
+    assert rewarded == len(shell.rows("a.jsonl"))
+    assert failed >= 6
+    assert owed > 0
+    whole = shell.run(*words)
+    assert "Slots: 60 asked for = 30 rewarded (50.0 %) + 30 failed + 0 owed" in whole.stdout
+
+
+def test_a_run_that_is_visibly_broken_is_stopped_where_that_is_wanted(shell, serve_model):
+    server = serve_model(lambda _: time.sleep(0.02) or "\\boxed{A}")
+    shell.write("tasks.jsonl", *questions(2000))
+    done = shell.run(
+        *("rollmill", "collect", "mcqa", "--model", "openai:m", "--base-url", server.url, "--concurrency", "8"),
+        *("--input", "tasks.jsonl", "--out", "a.jsonl", "+stop_if=[equal_rewards,failures]"),
+    )
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"Warning: all [\d,]+ rewards are 0: look at the verification", done.stderr)
+    assert "Stopped: stop_if=equal_rewards: all " in done.stdout
+    assert 100 <= len(shell.rows("a.jsonl")) < 2000
+
+
+# Verification put off.
+
+
+def test_verification_can_be_put_off(shell):
+    shell.write("tasks.jsonl", *questions(6))
+    words = ("--input", "tasks.jsonl", "+verify=defer")
+    done = collect_mcqa(shell, *words, "--limit", "4")
+    assert done.returncode == 0, done.stderr
+    rows = shell.rows("a.jsonl")
+    assert [(row["reward"], row["verification_skipped"]) for row in rows] == [(0.0, True)] * 4
+    assert "deferred  4 rollouts not verified: no mean counts them" in done.stdout
+    assert '"reward"' not in done.stdout
+    metrics = json.loads((shell.folder / "a.run/metrics.json").read_text())
+    assert (metrics["unverified"], metrics["rewarded"], metrics["reward"]["mean"]) == (4, 0, None)
+    # A resumed run knows them from their rows.
+    shutil.rmtree(shell.folder / "a.run")
+    more = collect_mcqa(shell, *words, "+skip_verification_reward=-1")
+    assert "deferred  6 rollouts not verified" in more.stdout
+    assert sorted(row["reward"] for row in shell.rows("a.jsonl")) == [-1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_verification_that_cannot_be_made_up_for_is_not_put_off(shell):
+    (shell.folder / "mine.py").write_text(
+        "import rollmill as rm\nclass Once(rm.Environment[rm.Task]):\n    verification = 'unsupported'\n"
+        "    def verify(self, task, response):\n        return 1.0\n"
+    )
+    shell.write("tasks.jsonl", {"responses_create_params": {"input": "x"}})
+    flags = ("--model", "scripted", "--input", "tasks.jsonl", "--out", "a.jsonl", "+verify=defer")
+    done = shell.run("rollmill", "collect", "mine.py:Once", *flags)
+    assert done.returncode == 2
+    assert "Once declares verification = unsupported" in done.stderr
+    assert not (shell.folder / "a.jsonl").exists()
+    assert not (shell.folder / "a.run").exists()
 
 
 @pytest.mark.slow

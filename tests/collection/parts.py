@@ -31,7 +31,7 @@ class Rows:
         for number, start in enumerate(range(0, len(self._rows), self._size)):
             yield Stretch(self.name, number, self._rows[start : start + self._size], lambda planned: planned)
 
-    def survey(self) -> Survey:
+    def survey(self, *, skip_bad: bool = False) -> Survey:
         return Survey(Counter(planned.agent for planned in self._rows), len(self._rows))
 
     def count(self) -> int | None:

@@ -74,7 +74,7 @@ class Bench:
         )
         return await run(
             source,
-            source.survey(),
+            source.survey(skip_bad=options.get("skip_bad_rows", False)),
             self.crew(about.run.id, places),
             CollectOptions(output_jsonl_fpath=str(self.path), **options),
             about,
@@ -205,7 +205,7 @@ async def test_a_late_agent_of_another_experiment_stops_the_run_and_what_ran_is_
     bench.identities["late"] = Identity("m", {}, "Echo", "2")
 
     class Unseen(Rows):
-        def survey(self):
+        def survey(self, *, skip_bad=False):
             return Survey({"first": 0}, None)
 
     with pytest.raises(rm.ConfigError, match="of another experiment of late: version was '1', is '2'"):
@@ -217,18 +217,19 @@ async def test_bad_rows_are_skipped_where_that_is_wanted_and_counted(bench, tmp_
     path = tmp_path / "tasks.jsonl"
     good = json.dumps({"responses_create_params": {"input": "?"}}) + "\n"
     path.write_text(good + "{oops\n" * 15 + good)
-
-    class Unchecked(RowFile):
-        def survey(self):
-            return Survey({"agent": 0}, None)
-
-    source = Unchecked(path, lambda ref: Player("agent", rm.Task))
+    source = RowFile(path, lambda ref: Player("agent", rm.Task))
     outcome = await bench.run(source, skip_bad_rows=True)
     assert (outcome.ended, outcome.planned, outcome.skipped_rows) == (2, 2, 15)
     assert len(bench.said) == 10
     assert bench.said[0].startswith(f"Skipped: {path}, line 2: not JSON")
     with pytest.raises(rm.ConfigError, match="line 2: not JSON"):
         await bench.run(source)
+
+
+async def test_a_stream_without_a_task_is_said(bench):
+    with pytest.raises(rm.ConfigError, match="rows: there is no task in it"):
+        await bench.run([])
+    assert not bench.path.exists()
 
 
 async def test_deferred_rollouts_carry_a_placeholder_that_nothing_counts(bench):

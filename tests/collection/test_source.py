@@ -101,6 +101,20 @@ def test_a_bad_row_is_no_end_of_what_follows_it(tmp_path):
     assert stretch[2].task.answer == 3
 
 
+def test_bad_rows_are_no_reason_not_to_begin_where_they_are_skipped(tmp_path):
+    rows = source(tmp_path, GOOD + "{oops\n" + GOOD)
+    assert rows.survey(skip_bad=True).tasks == 2
+    with pytest.raises(rm.ConfigError, match="there is no task in it"):
+        source(tmp_path, "{oops\n").survey(skip_bad=True)
+
+
+def test_a_survey_knows_its_slots(tmp_path):
+    other = GOOD.replace("}, ", '}, "agent_ref": {"name": "other"}, ', 1)
+    survey = source(tmp_path, GOOD * 3 + other).survey()
+    assert survey.slots({"default": 2, "other": 5}.__getitem__) == 11
+    assert Given("agent", []).survey().slots(lambda _: 1) is None
+
+
 def test_a_file_without_a_task_is_said(tmp_path):
     with pytest.raises(rm.ConfigError, match="there is no task in it"):
         source(tmp_path, "\n\n").survey()

@@ -59,6 +59,8 @@ class Server:
     heard: list[bytes] = field(default_factory=list)
     said: int = 0
     """How many connections it has seen, the bodies that it was sent, and how many bytes of a flood it got rid of."""
+    used: list[int] = field(default_factory=list)
+    """Which connection each of the bodies came by."""
 
     @property
     def by_name(self) -> str:
@@ -74,12 +76,13 @@ async def serve(*plays: Play, tls: ssl.SSLContext | None = None, host: str = "12
         playing.add(asyncio.current_task())
         play = plays[min(server.lines, len(plays) - 1)]
         server.lines += 1
-        line = Line(reader, writer)
+        line, number = Line(reader, writer), server.lines
         hears = line.hears
 
         async def remembers() -> bytes:
             request = await hears()
             server.heard.append(request.partition(b"\r\n\r\n")[2])
+            server.used.append(number)
             return request
 
         line.hears = remembers  # type: ignore[method-assign]
@@ -387,8 +390,11 @@ async def test_calls_in_a_row_take_one_connection_and_calls_at_once_one_each() -
         for _ in range(3):
             await asyncio.gather(*(ask(calls) for _ in range(10)))
         assert server.lines == 10
-        await ask(calls)
+        for _ in range(5):
+            await ask(calls)
     assert server.lines == 10
+    # The others can be closed when they have rested.
+    assert len(set(server.used[-5:])) == 1
 
 
 @pytest.mark.parametrize(
@@ -548,8 +554,9 @@ async def test_leaving_the_client_closes_what_is_open() -> None:
     async with serve(play) as server:
         async with client(server.url) as calls:
             await asyncio.gather(*(ask(calls) for _ in range(5)))
-        while len(left) < 5:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            while len(left) < 5:
+                await asyncio.sleep(0.01)
     assert left == [b""] * 5
 
 
@@ -590,6 +597,18 @@ async def test_a_phase_that_takes_too_long_ends_the_call(
     play = stalls(*pieces, every_s=0.01)
     async with serve(play) as server, client(server.url, deadlines=CallDeadlines(**limits)) as calls:
         assert await fault(calls) == ("timeout", said)
+
+
+async def test_an_interim_answer_does_not_begin_the_answer() -> None:
+    async def play(line: Line) -> None:
+        await line.hears()
+        await line.says(b"HTTP/1.1 102 Proc", b"essing\r\n\r\n", every_s=0.05)
+        await asyncio.sleep(0.5)
+        await line.says(ok())
+
+    limits = CallDeadlines(first_byte_s=10, idle_s=0.3)
+    async with serve(play) as server, client(server.url, deadlines=limits) as calls:
+        assert await ask(calls) == b"{}"
 
 
 async def test_a_call_on_a_used_connection_has_its_own_deadlines() -> None:

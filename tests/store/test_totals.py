@@ -37,7 +37,12 @@ def test_a_spread_is_what_its_numbers_are(numbers):
     spread = Spread()
     for number in numbers:
         spread.add(number)
-    assert (spread.count, spread.least, spread.most) == (len(numbers), min(numbers), max(numbers))
+    at_once = Spread()
+    at_once.add_all(numbers[:3])
+    at_once.add_all(numbers[3:])
+    for found in (spread, at_once):
+        assert (found.count, found.least, found.most) == (len(numbers), min(numbers), max(numbers))
+    assert (at_once.total, at_once.squares) == pytest.approx((spread.total, spread.squares), abs=1e-3)
     assert spread.mean == pytest.approx(statistics.fmean(numbers), abs=1e-6)
     assert spread.deviation == pytest.approx(statistics.stdev(numbers), rel=1e-4, abs=1e-1)
 
@@ -49,7 +54,9 @@ def test_a_spread_of_nothing():
 
 @given(entries=st.lists(entries, max_size=30))
 def test_totals_are_what_the_entries_come_to(entries):
-    totals = totals_of(entries)
+    totals = Totals()
+    totals.add_all(entries[:7])
+    totals.add_all(entries[7:])
     ended = [entry for entry in entries if entry.failure is None]
     paid = [entry.reward for entry in ended if entry.reward is not None]
     assert totals.rollouts == len(ended)

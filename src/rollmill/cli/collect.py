@@ -197,7 +197,7 @@ async def play(
     # First of all: a server that is down is said before a large input is read.
     await check_endpoint(instances, options.agent_name)
     source = tasks_of(options, instances, _say)
-    survey = source.survey()
+    survey = source.survey(skip_bad=options.skip_bad_rows)
     agents = tuple(sorted(survey.agents))
     about = About(
         run=new_run(

@@ -83,11 +83,13 @@ def _estimate(arguments: argparse.Namespace) -> int:
 def _slots(config: Config[CollectOptions], policy: Any) -> int:
     options = config.options
     source = tasks_of(options, with_policy(config, policy), lambda _: None)
+    survey = source.survey(skip_bad=options.skip_bad_rows)
+    if (slots := survey.slots(options.repeats)) is not None:
+        return slots
     rows = source.count()
     if rows is None:
         print("The input cannot be counted beforehand: give --of SLOTS. Estimating for 1,000,000.", file=sys.stderr)
         return 1_000_000
-    survey = source.survey()
     return rows * max((options.repeats(agent) for agent in survey.agents), default=1)
 
 

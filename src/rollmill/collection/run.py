@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rollmill.collection.beside import write_beside
 from rollmill.collection.collector import Collector, Observer
-from rollmill.collection.gauge import Gauge, Running
+from rollmill.collection.gauge import Gauge, Running, Warned
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.plan import Feed, Plan
 from rollmill.collection.progress import Progress
@@ -87,7 +87,7 @@ async def run(
         _say_changed_code(known, about.run, say)
         store.open()
         _say_found(store, say)
-        ask = _Ask(options, about, say, observers, _planned(survey, options))
+        ask = _Ask(options, about, say, observers, survey.slots(options.repeats))
         return await _Collection(store, source, known, ask).run(crew, on_start)
 
 
@@ -175,6 +175,8 @@ class _Collection:
         while not (self._feed.size or self._feed.exhausted):
             self._feed.read()
             await asyncio.sleep(0)
+        if self._feed.exhausted and not (self._plan.tasks or self._skipped):
+            raise ConfigError(f"{self._source.name}: there is no task in it")
 
     async def _collect(self, worker: Crew, on_start: Callable[[Collector, Progress], None]) -> Outcome:
         options, store = self._options, self._store
@@ -211,6 +213,8 @@ class _Collection:
             finally:
                 self._known.note()
                 recorder.commit()
+                # A run may be over before anybody has looked.
+                _warn(gauge, progress, 0.0)
                 write_snapshot(store.folder, gauge.snapshot(state))
                 progress.show(gauge.snapshot(state), last=True)
                 log.line(f"run {run.id}: {state}")
@@ -287,13 +291,14 @@ async def _watched(
 
 
 async def _watch(gauge: Gauge, progress: Progress, collector: Collector, options: CollectOptions, folder: Path) -> None:
+    # At once: a run that dies in its first second was one all the same.
+    write_snapshot(folder, gauge.snapshot())
     snapshot_due = 0.0
     while True:
         asked = time.monotonic()
         await asyncio.sleep(_TICK_S)
         now = time.monotonic()
-        for warned in gauge.tick(max(0.0, now - asked - _TICK_S)):
-            progress.say(f"Warning: {warned.text}")
+        for warned in _warn(gauge, progress, max(0.0, now - asked - _TICK_S)):
             if warned.name in options.stop_if:
                 collector.stop(f"stop_if={warned.name}: {warned.text}")
         snapshot = gauge.snapshot()
@@ -301,6 +306,14 @@ async def _watch(gauge: Gauge, progress: Progress, collector: Collector, options
         if now >= snapshot_due:
             snapshot_due = now + _SNAPSHOT_S
             write_snapshot(folder, snapshot)
+
+
+def _warn(gauge: Gauge, progress: Progress, lag_s: float) -> list[Warned]:
+    """Look at the gauge, and say what looks wrong."""
+    found = gauge.tick(lag_s)
+    for warned in found:
+        progress.say(f"Warning: {warned.text}")
+    return found
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
@@ -315,12 +328,6 @@ def refuse_output(source: Source, output: str) -> None:
     for given in map(Path, source.files()):
         if given.exists() and path.exists() and given.samefile(path):
             raise ConfigError(f"output {output} is the input: it would be played for ever; name another file")
-
-
-def _planned(survey: Survey, options: CollectOptions) -> int | None:
-    if survey.tasks is None:
-        return None
-    return sum(count * options.repeats(agent) for agent, count in survey.agents.items())
 
 
 def _running(collector: Collector) -> Running:

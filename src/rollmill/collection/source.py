@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -57,6 +58,12 @@ class Survey(Struct, frozen=True):
     tasks: int | None
     """How many rows there are, if that was worth finding out."""
 
+    def slots(self, repeats: Callable[[str], int]) -> int | None:
+        """How many there will be, where that is known."""
+        if self.tasks is None:
+            return None
+        return sum(count * repeats(agent) for agent, count in self.agents.items())
+
 
 class Source(Protocol):
     """A stream of rows."""
@@ -69,7 +76,7 @@ class Source(Protocol):
 
     def stretches(self) -> Iterator[Stretch]: ...
 
-    def survey(self) -> Survey:
+    def survey(self, *, skip_bad: bool = False) -> Survey:
         """Look at it before anything is played: a bad row is found now, not in an hour, unless it is a large file."""
         ...
 
@@ -116,11 +123,12 @@ class RowFile:
                 stretch.hashes = _hashes(some)
             yield stretch
 
-    def survey(self) -> Survey:
+    def survey(self, *, skip_bad: bool = False) -> Survey:
         if not self._again:
             return Survey(Counter(), None)
         small = self._path.stat().st_size <= _READ_THROUGH
-        agents = Counter(planned.agent for planned in itertools.islice(self, None if small else _FIRST_ROWS))
+        rows = self._good() if skip_bad else iter(self)
+        agents = Counter(planned.agent for planned in itertools.islice(rows, None if small else _FIRST_ROWS))
         if not agents:
             raise ConfigError(f"{self._path}: there is no task in it")
         return Survey(agents, agents.total() if small else None)
@@ -134,6 +142,12 @@ class RowFile:
                 count, last = count + chunk.count(b"\n"), chunk[-1:]
         count += last != b"\n"
         return min(count, self._limit) if self._limit else count
+
+    def _good(self) -> Iterator[Planned]:
+        for stretch in self.stretches():
+            for place in range(len(stretch)):
+                with suppress(ConfigError):
+                    yield stretch[place]
 
     @property
     def _again(self) -> bool:
@@ -172,7 +186,7 @@ class Procedure:
                 return
             yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
 
-    def survey(self) -> Survey:
+    def survey(self, *, skip_bad: bool = False) -> Survey:
         return Survey(Counter({self._agent: self._limit}), self._limit)
 
     def count(self) -> int | None:
@@ -197,7 +211,7 @@ class Given:
                 return
             yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
 
-    def survey(self) -> Survey:
+    def survey(self, *, skip_bad: bool = False) -> Survey:
         return Survey(Counter({self._agent: 0}), None)
 
     def count(self) -> int | None:
@@ -229,8 +243,8 @@ class Several:
                     left -= len(stretch)
                     yield stretch
 
-    def survey(self) -> Survey:
-        surveys = [source.survey() for source in self._sources]
+    def survey(self, *, skip_bad: bool = False) -> Survey:
+        surveys = [source.survey(skip_bad=skip_bad) for source in self._sources]
         counts = [survey.tasks for survey in surveys]
         agents = sum((survey.agents for survey in surveys), Counter[str]())
         return Survey(agents, None if self._limit or None in counts else sum(count or 0 for count in counts))

@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
     """A connection to a server: one request at a time, and used again while every answer ends where it should."""
 
     __slots__ = (
-        *("idle_since", "lost", "open", "_alarm", "_alarm_at", "_answered", "_begin_by", "_begun", "_body", "_due"),
+        *("idle_since", "lost", "open", "_alarm", "_answered", "_begin_by", "_begun", "_body", "_due"),
         *("_end", "_headers", "_interim", "_keeps", "_limits", "_loop", "_max_body", "_overhead", "_parser", "_status"),
         *("_silent", "_tick", "_transport", "_until_close", "_waiting"),
     )
@@ -76,7 +76,6 @@ class Connection(asyncio.Protocol):
         # No deadline that a byte sets ends earlier than this, so one alarm that comes round this often misses none.
         self._tick = min(limits.first_byte_s, limits.idle_s, limits.total_s)
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
         self._begin_by = self._due = self._end = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -95,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._begin_by = self._due = min(end, now + self._limits.first_byte_s)
         self._silent, self._keeps = True, False
         self._waiting = self._loop.create_future()
-        if self._alarm is None or self._alarm_at > self._due:
+        if self._alarm is None:
             self._set_alarm(now)
         self._transport.write(request)
         return self._waiting
@@ -244,10 +243,7 @@ class Connection(asyncio.Protocol):
     # One alarm a connection, not one a request: it looks at what is due, and comes again.
 
     def _set_alarm(self, now: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = min(self._due, now + self._tick)
-        self._alarm = self._loop.call_at(self._alarm_at, self._look)
+        self._alarm = self._loop.call_at(min(self._due, now + self._tick), self._look)
 
     def _look(self) -> None:
         self._alarm = None

@@ -59,9 +59,9 @@ def sync_folder(folder: Path) -> None:
 
 def write_all(file: int, content: bytes) -> None:
     """Hand all of it to the operating system; a write may take less than it is given."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+    written = os.write(file, content)
+    while written < len(content):
+        written += os.write(file, memoryview(content)[written:])
 
 
 def fingerprint(path: Path) -> str:

@@ -249,7 +249,7 @@ class Index(Reader):
         """The rows where what the query ends with is one of these."""
         rest = iter(values)
         while some := list(itertools.islice(rest, _MOST_VALUES)):
-            yield from self._rows(f"{query} IN ({','.join('?' * len(some))})", *some)
+            yield from list(self._rows(f"{query} IN ({','.join('?' * len(some))})", *some))
 
 
 def _row(task: TaskRow, entry: Entry, place: Place) -> tuple[Any, ...]:

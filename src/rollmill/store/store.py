@@ -202,11 +202,10 @@ class Store:
 
     def _add(self, batch: Sequence[tuple[Entry, Place]]) -> list[Added]:
         added = self.index.add(batch)
+        self.totals.add_all([entry for one, (entry, _) in zip(added, batch, strict=True) if one.new])
         for one, (entry, _) in zip(added, batch, strict=True):
             if one.was is not None:
                 self.totals.forget_failure(one.was, entry)
-            if one.new:
-                self.totals.add(entry)
         return added
 
     # Telling whether the index is true.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, mul
 
 import msgspec
 from msgspec import Struct, field
@@ -27,12 +29,19 @@ class Spread(Struct):
         self.count += 1
         self.total += value
         self.squares += value * value
-        if self.least is None or self.most is None:
-            self.least = self.most = value
-        elif value < self.least:
-            self.least = value
-        elif value > self.most:
-            self.most = value
+        self.least = value if self.least is None else min(self.least, value)
+        self.most = value if self.most is None else max(self.most, value)
+
+    def add_all(self, values: Sequence[float]) -> None:
+        """The same for many at once, in a fraction of the time."""
+        if not values:
+            return
+        least, most = min(values), max(values)
+        self.count += len(values)
+        self.total += sum(values)
+        self.squares += sum(map(mul, values, values))
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
 
     @property
     def mean(self) -> float:
@@ -76,24 +85,26 @@ class Totals(Struct):
 
     def add(self, entry: Entry) -> None:
         """Count a slot that has ended."""
-        for label, value in (("agent", entry.slot.agent), *entry.labels.items()):
-            self._part(label, value, entry)
-        failure = entry.failure
-        if failure is not None:
-            _count(self.failures, f"{failure.where}: {failure.kind}", 1)
-            return
-        _count(self.stops, entry.stop, 1)
+        self.add_all((entry,))
+
+    def add_all(self, entries: Sequence[Entry]) -> None:
+        """The same for many at once, in a fraction of the time."""
+        self._add_parts(entries)
+        for entry in entries:
+            if entry.failure is not None:
+                _count(self.failures, f"{entry.failure.where}: {entry.failure.kind}", 1)
+        ended = [entry for entry in entries if entry.failure is None]
+        for entry in ended:
+            _count(self.stops, entry.stop, 1)
         for name in _COUNTS:
-            _spread(self.counts, name).add(getattr(entry, name))
-        for name, spent in entry.seconds.items():
-            _spread(self.seconds, name).add(spent)
-        if entry.reward is None:
-            self.unverified += 1
-            return
-        self.rewarded += 1
-        _spread(self.numbers, "reward").add(entry.reward)
-        self._add_named(entry.parts)
-        self._add_named(entry.metrics)
+            _add_to(self.counts, name, list(map(attrgetter(name), ended)))
+        _add_named(self.seconds, [entry.seconds for entry in ended])
+        rewarded = [entry for entry in ended if entry.reward is not None]
+        self.rewarded += len(rewarded)
+        self.unverified += len(ended) - len(rewarded)
+        _add_to(self.numbers, "reward", [entry.reward for entry in rewarded if entry.reward is not None])
+        _add_named(self.numbers, [entry.parts for entry in rewarded])
+        _add_named(self.numbers, [entry.metrics for entry in rewarded])
 
     def forget_failure(self, kind: str, entry: Entry) -> None:
         """A slot that had failed has ended otherwise, as this entry says."""
@@ -105,22 +116,24 @@ class Totals(Struct):
             if part is not None:
                 part.ended, part.failed = part.ended - 1, part.failed - 1
 
-    def _add_named(self, named: Mapping[str, float]) -> None:
-        for name, value in named.items():
-            _spread(self.numbers, name).add(value)
+    def _add_parts(self, entries: Sequence[Entry]) -> None:
+        by_label: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_label["agent", entry.slot.agent].append(entry)
+            for labelled in entry.labels.items():
+                by_label[labelled].append(entry)
+        for (label, value), some in by_label.items():
+            part = self._part(label, value)
+            if part is not None:
+                part.ended += len(some)
+                part.failed += sum(entry.failure is not None for entry in some)
+                part.reward.add_all([e.reward for e in some if e.reward is not None and e.failure is None])
 
-    def _part(self, label: str, value: str, entry: Entry) -> None:
+    def _part(self, label: str, value: str) -> Part | None:
         values = self.parts.setdefault(label, {})
-        part = values.get(value)
-        if part is None:
-            if len(values) >= _MOST_LABELS:
-                return
-            part = values[value] = Part()
-        part.ended += 1
-        if entry.failure is not None:
-            part.failed += 1
-        elif entry.reward is not None:
-            part.reward.add(entry.reward)
+        if value not in values and len(values) < _MOST_LABELS:
+            values[value] = Part()
+        return values.get(value)
 
 
 _COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
@@ -136,11 +149,18 @@ def read_totals(content: bytes | None) -> Totals:
     return msgspec.msgpack.decode(content, type=Totals) if content else Totals()
 
 
-def _spread(spreads: dict[str, Spread], name: str) -> Spread:
-    spread = spreads.get(name)
-    if spread is None:
-        spread = spreads[name] = Spread()
-    return spread
+def _add_named(spreads: dict[str, Spread], named: Sequence[Mapping[str, float]]) -> None:
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for one in named:
+        for name, value in one.items():
+            values[name].append(value)
+    for name, found in values.items():
+        _add_to(spreads, name, found)
+
+
+def _add_to(spreads: dict[str, Spread], name: str, values: Sequence[float]) -> None:
+    if values:
+        spreads.setdefault(name, Spread()).add_all(values)
 
 
 def _count(counts: dict[str, int], name: str, by: int) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rollmill import plugins
 from rollmill.collection.adaptive import Adaptive
 from rollmill.collection.calls import Calls, Persistent
-from rollmill.collection.limits import AdaptiveAdmission, Bounded, ByModel, LocalAdmission, Places
+from rollmill.collection.limits import MOST_RUNNING, AdaptiveAdmission, Bounded, ByModel, LocalAdmission, Places
 from rollmill.collection.options import Limits, ModelLimits
 from rollmill.collection.rates import Rates
 from rollmill.collection.retry import RetryPolicy
@@ -42,6 +42,8 @@ class Setup(Struct, frozen=True):
     """Those that are known to play; others are made when their first row comes."""
     run: str = ""
     places: int | None = None
+    most: int = MOST_RUNNING
+    """How many rollouts run at once at the most, where `places` says nothing."""
     limits: Limits = Limits()
     attempts: int = 3
     outage_s: float = 50.0
@@ -198,7 +200,7 @@ class _Builder:
         else:
             admission = ByModel(
                 {name: _reference(agent, "model_server", "responses_api_models") for name, agent in agents.items()},
-                lambda model: AdaptiveAdmission(self._calls_of(model).throttle),
+                lambda model: AdaptiveAdmission(self._calls_of(model).throttle, most=setup.most),
             )
         bounds = {
             name: -(-bound // setup.share)

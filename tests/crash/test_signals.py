@@ -130,7 +130,7 @@ def test_ctrl_c_twice_cancels_and_keeps_what_had_ended(tmp_path, serve, rows):
         press_ctrl_c(ours)
         assert running.process.wait(20) == 130
         assert termios.tcgetattr(theirs) == before
-    answered = sum(one.said == "200" for one in server.asked())
+    answered = sum(one.said == "200" for one in server.stop())
     assert "Traceback" not in shown(collect)
     assert len(look(collect.output).rewarded) == answered
     assert violations(collect.output, planned, finished=False) == []

@@ -5,6 +5,7 @@ Where the documents are is said in test_scripts.py.
 
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -122,12 +123,18 @@ def test_incremental_collection_with_resume(place):
     second = block("004", "bash", "tail -n +5248")
     for long, short in (("5248", completed + 1), ("5247", completed), ("10000", 40)):
         second = second.replace(long, str(short))
-    ran(place, second)
+    said = ran(place, second)
     # Every row of the second input is there, none twice; of the first, those that had ended.
     assert numbers(place, "rollouts.jsonl") == sorted(early | set(range(completed, 40)))
 
-    # What a count of lines could not know of is what the first command still plays.
-    done = ran(place, first)
+    # What a count of lines could not know of is named, with the one command that plays it.
+    owed = sorted(set(range(completed)) - early)
+    told = re.search(r"Owed of an earlier input: (\d+) slots?, of tasks? ([\d, and]+); this plays them:\n  (.*)", said)
+    assert int(told[1]) == len(owed)
+    assert [int(number) for number in re.findall(r"\d+", told[2])] == owed
+    command = told[3]
+    assert command.split()[0] == "ng_collect_rollouts"
+    done = ran(place, command)
     assert numbers(place, "rollouts.jsonl") == list(range(40))
     assert "Nothing to do" not in done
     assert "Nothing to do" in ran(place, first)

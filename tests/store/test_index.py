@@ -11,7 +11,7 @@ from tests.store.rows import append, begun, die, failed, indexed, opened, reward
 
 import rollmill as rm
 from rollmill.store.failures import NAME as FAILURES
-from rollmill.store.index import NAME, Clusters, Held, Index, read_index
+from rollmill.store.index import NAME, Clusters, Held, Index, NewTask, read_index
 from rollmill.store.lines import Place
 from rollmill.store.schema import Entry
 from rollmill.store.totals import Totals
@@ -175,7 +175,7 @@ def test_an_error_in_the_middle_leaves_what_was_there(index):
 def test_more_tasks_are_looked_up_at_once_than_a_query_takes_values(index):
     keys = [("one", number.to_bytes(16)) for number in range(40_000)]
     with index.transaction():
-        rows = index.add_tasks([(*key, number * 3, False) for number, key in enumerate(keys)])
+        rows = index.add_tasks([NewTask(*key, number * 3, given=False) for number, key in enumerate(keys)])
         index.add(placed(*(entry(number) for number in range(0, 40_000, 1000))))
     found = index.tasks([*keys, ("two", keys[0][1]), ("one", b"x" * 16)])
     assert found == dict(zip(keys, rows, strict=True))

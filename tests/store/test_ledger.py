@@ -21,9 +21,11 @@ def want(number: int, given: int | None = None, rollout: int | None = None, *, a
     return Wanted(agent, number.to_bytes(16), given, rollout)
 
 
-def planned(index: Index, *rows: Wanted, repeats: int = 1, retry_failed: bool = False, stretch: int = 3) -> list[Slot]:
+def planned(
+    index: Index, *rows: Wanted, repeats: int = 1, retry_failed: bool = False, stretch: int = 3, run: str = ""
+) -> list[Slot]:
     """The slots that a pass through an input asks for, read some rows at a time."""
-    ledger = Ledger(index, retry_failed=retry_failed)
+    ledger = Ledger(index, run=run, retry_failed=retry_failed)
     found = []
     for start in range(0, len(rows), stretch):
         owed, tasks = ledger.plan(rows[start : start + stretch], lambda _: repeats)
@@ -123,6 +125,26 @@ def test_a_slot_that_failed_is_played_again_when_that_is_asked_for_and_is_the_sa
     assert planned(index, want(1), want(2), retry_failed=True) == slots[1:]
     (owed,) = Ledger(index).plan([want(2)], lambda _: 3)[0]
     assert (owed.held, owed.failed, len(owed.slots)) == (1, 1, 2)
+
+
+def test_what_an_earlier_pass_asked_for_and_nobody_has_played_is_known_with_who_asked(index):
+    first = planned(index, *map(want, range(5)), repeats=2, run="first")
+    end(index, *first[:4], first[6], first[9])
+    second = planned(index, *map(want, range(3, 9)), run="second")
+    end(index, *second)
+    # Of the tasks 2, 3 and 4 the second pass asked for one rollout of two, or for none.
+    assert index.left_over(6 + len(second)) == [("first", 3, 2, (2, 3))]
+    end(index, *planned(index, *map(want, range(5)), repeats=2, run="third"))
+    assert index.left_over(16) == []
+
+
+def test_who_asks_for_more_is_who_asked(index):
+    end(index, *planned(index, want(1), want(2), run="first"))
+    planned(index, want(2), want(2), repeats=3, run="second")
+    assert index.left_over(2) == [("second", 5, 1, (1,))]
+    # Asking for less again changes nothing.
+    planned(index, want(2), run="third")
+    assert index.left_over(2) == [("second", 5, 1, (1,))]
 
 
 def test_the_first_of_equal_rows_decides_about_the_index(index):

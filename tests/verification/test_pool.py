@@ -89,6 +89,12 @@ class World(rm.Environment[Order]):
     def exits(task: Order, trajectory: rm.Trajectory, snapshot: int) -> float:
         os._exit(snapshot)
 
+    @computed(timeout_s=0.5)
+    @staticmethod
+    def deserts(task: Order, trajectory: rm.Trajectory, snapshot: str) -> float:
+        Path(snapshot).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+        os._exit(1)
+
     @computed()
     @staticmethod
     def process(task: Order, trajectory: rm.Trajectory, snapshot: Any) -> float:
@@ -262,6 +268,12 @@ async def test_a_computation_in_c_is_killed_at_its_deadline(pool: RewardPool, tm
 
 async def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Path) -> None:
     assert (await failure_of(pool, "parent", str(tmp_path / "pid"))).kind == "timeout"
+    child = written(tmp_path / "pid")
+    await asyncio.to_thread(wait_until, lambda: not lives(child))
+
+
+async def test_what_a_reward_started_is_killed_when_its_process_has_gone(pool: RewardPool, tmp_path: Path) -> None:
+    await failure_of(pool, "deserts", str(tmp_path / "pid"))
     child = written(tmp_path / "pid")
     await asyncio.to_thread(wait_until, lambda: not lives(child))
 

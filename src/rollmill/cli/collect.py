@@ -17,6 +17,7 @@ from msgspec import Struct
 import rollmill
 from rollmill import plugins
 from rollmill.cli import summary
+from rollmill.cli.descriptors import lowered, most_at_once
 from rollmill.cli.guard import SOME_FAILED, guarded
 from rollmill.cli.help import option_lines
 from rollmill.cli.loop import run_fast
@@ -192,8 +193,9 @@ async def play(
     signals: Signals,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    options = config.options
     instances = with_policy(config, policy)
+    most = most_at_once(instances)
+    options = lowered(config.options, instances, most, _say)
     # First of all: a server that is down is said before a large input is read.
     await check_endpoint(instances, options.agent_name)
     source = tasks_of(options, instances, _say)
@@ -211,7 +213,7 @@ async def play(
         | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
         identify=lambda agent: _identify(instances, agent, options),
     )
-    setup = setup_of(options, instances, agents, about.run.id)
+    setup = setup_of(options, instances, agents, about.run.id, most)
     crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, _say)
     return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers)
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rollmill.collection.limits import MOST_RUNNING
 from rollmill.collection.options import CollectOptions
 from rollmill.config import Config, Instance
 from rollmill.errors import ConfigError
 from rollmill.launch import Setup
 
 
-def setup_of(options: CollectOptions, instances: Mapping[str, Instance], agents: tuple[str, ...], run: str) -> Setup:
+def setup_of(
+    options: CollectOptions, instances: Mapping[str, Instance], agents: tuple[str, ...], run: str, most: int
+) -> Setup:
+    """`most` rollouts run at once in one process, whatever the models serve."""
     return Setup(
         instances=dict(instances),
         agents=agents,
         run=run,
         places=options.num_samples_in_parallel,
+        most=min(most, MOST_RUNNING),
         limits=options.limits,
         attempts=options.max_attempts,
         outage_s=options.outage_s,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
 
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.report import counted
-from rollmill.collection.run import Outcome
+from rollmill.collection.run import LeftOver, Outcome
 from rollmill.store.folder import run_folder
 
 _DURABLE = {
@@ -33,6 +34,8 @@ def show(outcome: Outcome, options: CollectOptions, again: str) -> None:
         print(f"Rollouts: {output} ({rows}; {_DURABLE[options.durability]}); beside it {folder}/")
     if outcome.planned is not None:
         print(_accounts(outcome))
+    for left in outcome.left_over:
+        print(_owed_elsewhere(left))
     if outcome.skipped_rows:
         print(f"Skipped: {counted(outcome.skipped_rows, 'row')} of the input that cannot be played")
     if totals.failed:
@@ -47,6 +50,16 @@ def _show_nothing_to_do(outcome: Outcome, output: str) -> None:
     more = "For more, raise the repeats (--repeats, +num_repeats) or add tasks"
     retry = "; +retry_failed=true plays the failed ones again" if outcome.held_failed else ""
     print(f"Nothing to do: {output} holds all {counted(outcome.held, 'rollout')}{failed}. {more}{retry}.")
+
+
+def _owed_elsewhere(left: LeftOver) -> str:
+    """Lines of an output are no prefix of its input: what ended is known, and so is what has not."""
+    more = left.tasks - len(left.first)
+    *most, last = [*map(str, left.first), *([f"{more:,} more"] if more else [])]
+    named = f"{', '.join(most)} and {last}" if most else last
+    slots, tasks = counted(left.slots, "slot"), "task" if left.tasks == 1 else "tasks"
+    how = f"this plays them:\n  {shlex.join(left.command)}" if left.command else "the command that asked for them does"
+    return f"Owed of an earlier input: {slots}, of {tasks} {named}; {how}"
 
 
 def _accounts(outcome: Outcome) -> str:

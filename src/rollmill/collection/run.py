@@ -46,6 +46,17 @@ class About(Struct, frozen=True):
     """Who an agent is. Raises `ConfigError` where it cannot play."""
 
 
+class LeftOver(Struct, frozen=True):
+    """Slots of an earlier input that have not ended."""
+
+    slots: int
+    tasks: int
+    first: tuple[int, ...]
+    """The indices of the first of their tasks."""
+    command: list[str]
+    """What plays them."""
+
+
 class Outcome(Struct, frozen=True):
     """How a collection ended."""
 
@@ -61,6 +72,8 @@ class Outcome(Struct, frozen=True):
     stopped: str = ""
     """Why it stopped before its end."""
     skipped_rows: int = 0
+    left_over: tuple[LeftOver, ...] = ()
+    """What earlier inputs asked for and this one does not, where all that this one asks for has ended."""
 
     @property
     def complete(self) -> bool:
@@ -113,7 +126,7 @@ class _Collection:
         self._skipped = 0
         self._began = False
         self._plan = self._plan_of(
-            Ledger(store.index, retry_failed=options.retry_failed),
+            Ledger(store.index, run=self._about.run.id, retry_failed=options.retry_failed),
             meet=self._meet,
             skip=self._skip if options.skip_bad_rows else None,
         )
@@ -226,7 +239,7 @@ class _Collection:
         stopped = ""
         if collector is not None and collector.draining:
             stopped = collector.stopped or "stopped"
-        return Outcome(
+        outcome = Outcome(
             report=Report(
                 self._store.totals,
                 self._store.index.clusters(),
@@ -240,6 +253,12 @@ class _Collection:
             stopped=stopped,
             skipped_rows=self._skipped,
         )
+        return msgspec.structs.replace(outcome, left_over=self._left_over()) if outcome.complete else outcome
+
+    def _left_over(self) -> tuple[LeftOver, ...]:
+        totals = self._store.totals
+        found = self._store.index.left_over(totals.rollouts + totals.failed)
+        return tuple(LeftOver(one.slots, one.tasks, one.first, self._known.command(one.run)) for one in found)
 
     @property
     def planned(self) -> int | None:

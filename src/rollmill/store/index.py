@@ -19,12 +19,17 @@ from rollmill.store.reader import NAME, VERSION, Clusters, Reader, TornIndexErro
 from rollmill.store.schema import Entry
 from rollmill.types import encode
 
-__all__ = ["NAME", "Added", "Clusters", "Held", "Index", "TaskRow", "TornIndexError", "read_index"]
+__all__ = ["NAME", "Added", "Clusters", "Held", "Index", "NewTask", "TaskRow", "TornIndexError", "read_index"]
 
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE agent (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
-CREATE TABLE task (id INTEGER PRIMARY KEY, identity BLOB, agent INTEGER, task_index INTEGER, given INTEGER);
+CREATE TABLE asker (id INTEGER PRIMARY KEY, run TEXT UNIQUE);
+-- How many slots of it were asked for at the most, and by which run.
+CREATE TABLE task (
+    id INTEGER PRIMARY KEY, identity BLOB, agent INTEGER, task_index INTEGER, given INTEGER,
+    asked INTEGER, asker INTEGER
+);
 CREATE UNIQUE INDEX task_identity ON task (identity, agent);
 -- The order of the key is that of the input, nearly: rows go to the end.
 CREATE TABLE rollout (
@@ -52,6 +57,17 @@ class TaskRow(NamedTuple):
     id: int
     task_index: int
     given: bool
+    asked: int = 0
+    """How many slots of it were asked for at the most, as far as that is known."""
+
+
+class NewTask(NamedTuple):
+    agent: str
+    identity: bytes
+    task_index: int
+    given: bool
+    """Whether its row brought the index."""
+    asked: int = 0
 
 
 class Held(NamedTuple):
@@ -83,6 +99,7 @@ class Index(Reader):
         super().__init__(path, _connect(path))
         self._agents: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._askers: dict[str, int] = {}
         self._next_id = 0
         self._read_names()
 
@@ -124,21 +141,28 @@ class Index(Reader):
 
     def tasks(self, keys: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], TaskRow]:
         """Those of these (agent, identity) that are known."""
-        query = "SELECT identity, agent, id, task_index, given FROM task WHERE identity"
+        query = "SELECT identity, agent, id, task_index, given, asked FROM task WHERE identity"
         return {
-            (self._names[agent], identity): TaskRow(id, index, bool(given))
-            for identity, agent, id, index, given in self._among(query, [identity for _, identity in keys])
+            (self._names[agent], identity): TaskRow(id, index, bool(given), asked)
+            for identity, agent, id, index, given, asked in self._among(query, [identity for _, identity in keys])
         }
 
-    def add_tasks(self, tasks: Sequence[tuple[str, bytes, int, bool]]) -> list[TaskRow]:
-        """New tasks by (agent, identity, task index, whether the row brought that index)."""
+    def add_tasks(self, tasks: Sequence[NewTask], run: str = "") -> list[TaskRow]:
+        """Tasks that are new, and the run that asks for them."""
         first, self._next_id = self._next_id, self._next_id + len(tasks)
+        asker = self._asker(run)
         rows = [
-            (first + n, identity, self._agent(agent), index, given)
-            for n, (agent, identity, index, given) in enumerate(tasks)
+            (first + n, identity, self._agent(agent), index, given, asked, asker)
+            for n, (agent, identity, index, given, asked) in enumerate(tasks)
         ]
-        self._connection.executemany("INSERT INTO task VALUES (?, ?, ?, ?, ?)", rows)
-        return [TaskRow(row[0], row[3], bool(row[4])) for row in rows]
+        self._connection.executemany("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        return [TaskRow(row[0], row[3], bool(row[4]), row[5]) for row in rows]
+
+    def raise_asked(self, asked: Mapping[int, int], run: str) -> None:
+        """More slots of these tasks are asked for than were before."""
+        asker = self._asker(run)
+        rows = [(count, asker, id) for id, count in asked.items()]
+        self._connection.executemany("UPDATE task SET asked = ?, asker = ? WHERE id = ?", rows)
 
     def task_indices(self) -> Iterator[tuple[int, bool]]:
         """Every index in use, and whether a row brought it."""
@@ -146,10 +170,10 @@ class Index(Reader):
 
     def task_rows(self, ids: Sequence[int]) -> dict[int, tuple[str, bytes, TaskRow]]:
         """The agent, the identity and the rest of the tasks with these numbers."""
-        query = "SELECT id, agent, identity, task_index, given FROM task WHERE id"
+        query = "SELECT id, agent, identity, task_index, given, asked FROM task WHERE id"
         return {
-            id: (self._names[agent], identity, TaskRow(id, index, bool(given)))
-            for id, agent, identity, index, given in self._among(query, ids)
+            id: (self._names[agent], identity, TaskRow(id, index, bool(given), asked))
+            for id, agent, identity, index, given, asked in self._among(query, ids)
         }
 
     # Rollouts.
@@ -219,7 +243,7 @@ class Index(Reader):
                 missing.setdefault(key, entry.slot.task_index)
         if missing:
             # Whether their rows brought the index is not recorded; it is taken as brought, which refuses nothing.
-            added = self.add_tasks([(agent, identity, index, True) for (agent, identity), index in missing.items()])
+            added = self.add_tasks([NewTask(*key, index, given=True) for key, index in missing.items()])
             known |= dict(zip(missing, added, strict=True))
         return [known[key] for key in keys]
 
@@ -236,6 +260,7 @@ class Index(Reader):
     def _read_names(self) -> None:
         self._agents = dict(self._rows("SELECT name, id FROM agent"))
         self._names = {number: name for name, number in self._agents.items()}
+        self._askers = {}
         self._next_id = (self._one("SELECT max(id) FROM task") or 0) + 1
 
     def _agent(self, name: str) -> int:
@@ -244,6 +269,14 @@ class Index(Reader):
             self._names[number] = name
             self._connection.execute("INSERT INTO agent VALUES (?, ?)", (number, name))
         return self._agents[name]
+
+    def _asker(self, run: str) -> int | None:
+        if not run:
+            return None
+        if run not in self._askers:
+            self._connection.execute("INSERT OR IGNORE INTO asker (run) VALUES (?)", (run,))
+            self._askers[run] = self._one("SELECT id FROM asker WHERE run = ?", run)
+        return self._askers[run]
 
     def _among(self, query: str, values: Iterable[Any]) -> Iterator[Any]:
         """The rows where what the query ends with is one of these."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rollmill.errors import ConfigError
-from rollmill.store.index import Held, Index, TaskRow
+from rollmill.store.index import Held, Index, NewTask, TaskRow
 from rollmill.types import Slot
 
 _DENSE = 1 << 26
@@ -40,8 +40,9 @@ class Ledger:
     running get the indices they had.
     """
 
-    def __init__(self, index: Index, *, retry_failed: bool = False) -> None:
-        self._index = index
+    def __init__(self, index: Index, *, run: str = "", retry_failed: bool = False) -> None:
+        """`run` is noted beside what it asks for."""
+        self._index, self._run = index, run
         self._retry_failed = retry_failed
         self._occurrences = _Counts()
         self._numbers = _Counts()
@@ -50,10 +51,11 @@ class Ledger:
 
     def plan(self, rows: Sequence[Wanted], repeats: Callable[[str], int]) -> tuple[list[Owed], list[int]]:
         """What these rows ask for, and the index's own numbers of their tasks."""
-        tasks, known = self._tasks(rows)
+        tasks, known = self._tasks(rows, repeats)
         # A task that is new has no rollouts, but an index that its row brought may have those of others.
         held = self._index.held(task.task_index for task in tasks if task.id in known or task.given)
         owed = [self._owed(row, task, held, repeats(row.agent)) for row, task in zip(rows, tasks, strict=True)]
+        self._note_asked(rows, tasks, repeats)
         return owed, [task.id for task in tasks]
 
     def recall(self, source: str, number: int, hashes: bytes) -> list[Wanted] | None:
@@ -69,22 +71,34 @@ class Ledger:
         with self._index.transaction():
             self._index.note_seen(source, number, hashes, array("Q", tasks).tobytes())
 
-    def _tasks(self, rows: Sequence[Wanted]) -> tuple[list[TaskRow], set[int]]:
+    def _tasks(self, rows: Sequence[Wanted], repeats: Callable[[str], int]) -> tuple[list[TaskRow], set[int]]:
         """The task of every row, and the numbers of those that were known before."""
         keys = [(row.agent, row.identity) for row in rows]
         tasks = self._index.tasks(dict.fromkeys(keys))
         known = {task.id for task in tasks.values()}
         missing = {key: row.given for key, row in zip(reversed(keys), reversed(rows), strict=True) if key not in tasks}
         if missing:
-            # Back in input order, and the first of equal rows decides.
+            # In input order, and the first of equal rows decides.
+            counts = Counter(key for key in keys if key in missing)
             new = [
-                (agent, identity, *self._claimed(missing[agent, identity]))
-                for agent, identity in dict.fromkeys(key for key in keys if key in missing)
+                NewTask(*key, *self._claimed(missing[key]), asked=count * repeats(key[0]))
+                for key, count in counts.items()
             ]
             with self._index.transaction():
-                added = self._index.add_tasks(new)
-            tasks |= {(agent, identity): row for (agent, identity, _, _), row in zip(new, added, strict=True)}
+                added = self._index.add_tasks(new, self._run)
+            tasks |= dict(zip(counts, added, strict=True))
         return [tasks[key] for key in keys], known
+
+    def _note_asked(self, rows: Sequence[Wanted], tasks: Sequence[TaskRow], repeats: Callable[[str], int]) -> None:
+        """What this pass asks for may be more than what any before it did."""
+        asked = {
+            task.id: count
+            for row, task in zip(rows, tasks, strict=True)
+            if (count := self._occurrences.get(task.id) * repeats(row.agent)) > task.asked
+        }
+        if asked:
+            with self._index.transaction():
+                self._index.raise_asked(asked, self._run)
 
     def _claimed(self, given: int | None) -> tuple[int, bool]:
         if given is None:

@@ -113,6 +113,10 @@ class Identities:
                 self._known = msgspec.structs.replace(self._known, segments=segments)
                 self._write()
 
+    def command(self, run: str) -> list[str]:
+        """The words of a run that added to the output; none where it is not known."""
+        return next((one.command for one in (self._known.runs if self._known else ()) if one.id == run), [])
+
     def last_code(self) -> Mapping[str, str]:
         """The fingerprints that the environments' sources had when they last played here."""
         found: dict[str, str] = {}

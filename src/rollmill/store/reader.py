@@ -17,7 +17,8 @@ _TORN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
 _STEPS = 100_000
 
 NAME = "index.sqlite"
-VERSION = 1
+_MOST_NAMED = 10
+VERSION = 2
 
 
 class Clusters(NamedTuple):
@@ -37,12 +38,31 @@ class Clusters(NamedTuple):
     """How many tasks have so many rollouts, so many of them with a reward of at least 1."""
 
 
+class LeftOver(NamedTuple):
+    """Slots that a run asked for and that have not ended."""
+
+    run: str
+    slots: int
+    tasks: int
+    first: tuple[int, ...]
+    """The indices of the first of their tasks."""
+
+
 _CLUSTERS = """
 SELECT count, passed, count(*), sum(total), sum(total * total), sum(total * count), sum(count * count) FROM (
     SELECT count(*) AS count, sum(reward >= 1) AS passed, sum(reward) AS total
     FROM rollout WHERE reward IS NOT NULL AND (:agent IS NULL OR task IN (SELECT id FROM task WHERE agent = :agent))
     GROUP BY task_index, task
 ) GROUP BY count, passed ORDER BY count, passed
+"""
+
+
+_LEFT_OVER = """
+SELECT run, task_index, asked - ended FROM (
+    SELECT asker, task_index, asked, (
+        SELECT count(*) FROM rollout WHERE rollout.task_index = task.task_index AND rollout.task = task.id
+    ) AS ended FROM task WHERE asked > 0
+) JOIN asker ON asker.id = asker WHERE asked > ended ORDER BY task_index
 """
 
 
@@ -95,6 +115,16 @@ class Reader:
         rollouts = sum(count * tasks for count, _, tasks, *_ in found)
         histogram = {(count, passed): tasks for count, passed, tasks, *_ in found}
         return Clusters(tasks, rollouts, float(total), float(squares), float(cross), float(counts), histogram)
+
+    def left_over(self, ended: int) -> list[LeftOver]:
+        """What is owed of all that was ever asked for, by the run that asked for it; `ended` slots have ended."""
+        if (self._one("SELECT sum(asked) FROM task") or 0) <= ended:
+            return []
+        found: dict[str, LeftOver] = {}
+        for run, index, slots in self._rows(_LEFT_OVER):
+            _, before, tasks, first = found.get(run, LeftOver(run, 0, 0, ()))
+            found[run] = LeftOver(run, before + slots, tasks + 1, first if tasks >= _MOST_NAMED else (*first, index))
+        return list(found.values())
 
     def query(self, query: str, values: Mapping[str, Any]) -> Iterator[Any]:
         """For what another module asks of the tables."""

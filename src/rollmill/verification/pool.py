@@ -50,8 +50,10 @@ class RewardPool:
         job = _job(part, task, trajectory, snapshot)
         process = await self._idle.get()
         try:
-            if process is None or process.returncode is not None:
-                process = await self._start()
+            if process is not None and process.returncode is not None:
+                await self._kill(process)
+                process = None
+            process = process or await self._start()
             await self._load(process, part, job)
             # The deadline is the computation's own: waiting for a process, or for its imports, does not count.
             async with asyncio.timeout(part.timeout_s):
@@ -107,10 +109,9 @@ class RewardPool:
         if process is None:
             return None
         self._loaded.pop(process, None)
-        if process.returncode is None:
-            # It may have ended a moment ago.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        # Also where it has ended: what it started may live on, in the group that bears its number.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         return await process.wait()
 
 

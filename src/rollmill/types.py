@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
+_fields = msgspec.json.Decoder(dict[str, Raw])
 
 
 # Items: what a conversation is made of, as in OpenAI's Responses API.
@@ -295,7 +296,7 @@ class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, omit_defaults
     @cached_property
     def fields(self) -> dict[str, Raw]:
         """Every field of the row, as JSON."""
-        return decode(encode(self), type=dict[str, Raw])
+        return _fields.decode(encode(self))
 
     @cached_property
     def identity(self) -> str:
@@ -306,14 +307,14 @@ class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, omit_defaults
     @cached_property
     def params(self) -> dict[str, Raw]:
         """What the model is asked besides the conversation: tools, temperature, …"""
-        params = decode(self.responses_create_params, type=dict[str, Raw])
+        params = _fields.decode(self.responses_create_params)
         params.pop("input", None)
         return params
 
     @cached_property
     def prompt(self) -> tuple[Item, ...]:
         """The items that the conversation begins with."""
-        given = decode(self.responses_create_params, type=_Input).input
+        given = _input.decode(self.responses_create_params).input
         if isinstance(given, str):
             return (user(given),)
         return tuple(read_item(raw) for raw in given)
@@ -322,7 +323,7 @@ class Task(Struct, metaclass=_TaskMeta, frozen=True, kw_only=True, omit_defaults
         """The same task asked with other parameters: a shallow merge, in which `overrides` win."""
         if not overrides:
             return self
-        params = Raw(encode(decode(self.responses_create_params, type=dict[str, Raw]) | dict(overrides)))
+        params = Raw(encode(_fields.decode(self.responses_create_params) | dict(overrides)))
         task = msgspec.structs.replace(self, responses_create_params=params)
         task.__dict__["identity"] = self.identity
         task.__dict__["fields"] = self.fields | {"responses_create_params": params}
@@ -344,12 +345,15 @@ class _Input(Struct):
     input: str | list[Raw]
 
 
+_input = msgspec.json.Decoder(_Input)
+
+
 T = TypeVar("T", bound=Task)
 
 
 def read_task(row: bytes, kind: type[T]) -> T:
     """A task from a row of JSON. Raises `msgspec.ValidationError` that says which field is wrong."""
-    fields = decode(row, type=dict[str, Raw])
+    fields = _fields.decode(row)
     if "responses_create_params" not in fields:
         raise msgspec.ValidationError("the row has no `responses_create_params`")
     task = decode(row, type=kind)

@@ -173,8 +173,8 @@ def test_a_stream_is_read_once_and_not_beforehand(tmp_path):
 
 
 def test_stretches_know_whether_their_rows_have_changed(tmp_path):
-    before = [stretch.hashes for stretch in source(tmp_path, sums(*range(300))).stretches()]
-    after = [stretch.hashes for stretch in source(tmp_path, sums(*range(299), 7)).stretches()]
+    before = [stretch.hash for stretch in source(tmp_path, sums(*range(300))).stretches()]
+    after = [stretch.hash for stretch in source(tmp_path, sums(*range(299), 7)).stretches()]
     assert len(before) == len(after) == 3
     assert [then == now for then, now in zip(before, after, strict=True)] == [True, True, False]
 

@@ -53,7 +53,7 @@ class Plan:
     def stretches(self) -> Iterator[list[Job]]:
         """The jobs of some rows after the other; an empty list where all of them have ended."""
         for stretch in self._source.stretches():
-            known = self._ledger.recall(stretch.source, stretch.number, stretch.hashes) if stretch.hashes else None
+            known = self._ledger.recall(stretch.source, stretch.number, stretch.hash) if stretch.hash else None
             yield self._recalled(stretch, known) if known is not None else self._parsed(stretch)
 
     def _recalled(self, stretch: Stretch, known: list[Wanted]) -> list[Job]:
@@ -71,8 +71,8 @@ class Plan:
         owed, tasks = self._ledger.plan(wanted, self._repeats)
         self._count(owed)
         # A row that brings an index is parsed for it again.
-        if stretch.hashes and len(rows) == len(stretch) and all(one.given is None for one in wanted):
-            self._ledger.remember(stretch.source, stretch.number, stretch.hashes, tasks)
+        if stretch.hash and len(rows) == len(stretch) and all(one.given is None for one in wanted):
+            self._ledger.remember(stretch.source, stretch.number, stretch.hash, tasks)
         return [job for planned, one in zip(rows, owed, strict=True) for job in self._jobs(planned.task, one)]
 
     def _good(self, stretch: Stretch) -> Iterator[Planned]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -41,7 +40,7 @@ class Stretch:
     def __init__(self, source: str, number: int, rows: Sequence[Any], parse: Callable[[Any], Planned]) -> None:
         self.source, self.number = source, number
         self._rows, self._parse = rows, parse
-        self.hashes = b""
+        self.hash = b""
         """What tells whether the rows are those of the last time; nothing, where reading them anew costs nothing."""
 
     def __len__(self) -> int:
@@ -120,7 +119,7 @@ class RowFile:
                 return
             stretch = Stretch(self.name, number, some, self._planned)
             if self._again:
-                stretch.hashes = _hashes(some)
+                stretch.hash = _hash(some)
             yield stretch
 
     def survey(self, *, skip_bad: bool = False) -> Survey:
@@ -277,8 +276,5 @@ def _read_head(row: bytes) -> _Head:
         return _Head()
 
 
-def _hashes(rows: Iterable[tuple[int, bytes]]) -> bytes:
-    hashes = array("Q")
-    for _, row in rows:
-        hashes.frombytes(blake2b(row, digest_size=8).digest())
-    return hashes.tobytes()
+def _hash(rows: Iterable[tuple[int, bytes]]) -> bytes:
+    return sha256(b"\n".join(row for _, row in rows)).digest()

@@ -41,7 +41,7 @@ CREATE TABLE rollout (
     PRIMARY KEY (task_index, task, occurrence, repeat)
 ) WITHOUT ROWID;
 -- What a line of an input was when it was last read: a line that has not changed is not parsed again.
-CREATE TABLE seen (source TEXT, number INTEGER, hashes BLOB, tasks BLOB, PRIMARY KEY (source, number)) WITHOUT ROWID;
+CREATE TABLE seen (source TEXT, number INTEGER, digest BLOB, tasks BLOB, PRIMARY KEY (source, number)) WITHOUT ROWID;
 """
 _COLUMNS = 24
 _INSERT = "INSERT INTO rollout VALUES (" + ",".join("?" * _COLUMNS) + ")"  # noqa: S608
@@ -250,10 +250,10 @@ class Index(Reader):
     # What the lines of an input were.
 
     def seen(self, source: str, number: int) -> tuple[bytes, bytes] | None:
-        return next(self._rows("SELECT hashes, tasks FROM seen WHERE source = ? AND number = ?", source, number), None)
+        return next(self._rows("SELECT digest, tasks FROM seen WHERE source = ? AND number = ?", source, number), None)
 
-    def note_seen(self, source: str, number: int, hashes: bytes, tasks: bytes) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", (source, number, hashes, tasks))
+    def note_seen(self, source: str, number: int, digest: bytes, tasks: bytes) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", (source, number, digest, tasks))
 
     # The names of agents, and queries.
 

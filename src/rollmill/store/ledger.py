@@ -58,18 +58,18 @@ class Ledger:
         self._note_asked(rows, tasks, repeats)
         return owed, [task.id for task in tasks]
 
-    def recall(self, source: str, number: int, hashes: bytes) -> list[Wanted] | None:
+    def recall(self, source: str, number: int, digest: bytes) -> list[Wanted] | None:
         """The rows of a stretch of an input that has not changed since it was read before."""
         found = self._index.seen(source, number)
-        if found is None or found[0] != hashes:
+        if found is None or found[0] != digest:
             return None
         ids = array("Q", found[1])
         rows = self._index.task_rows(ids)
         return [Wanted(rows[id][0], rows[id][1]) for id in ids] if all(id in rows for id in ids) else None
 
-    def remember(self, source: str, number: int, hashes: bytes, tasks: Sequence[int]) -> None:
+    def remember(self, source: str, number: int, digest: bytes, tasks: Sequence[int]) -> None:
         with self._index.transaction():
-            self._index.note_seen(source, number, hashes, array("Q", tasks).tobytes())
+            self._index.note_seen(source, number, digest, array("Q", tasks).tobytes())
 
     def _tasks(self, rows: Sequence[Wanted], repeats: Callable[[str], int]) -> tuple[list[TaskRow], set[int]]:
         """The task of every row, and the numbers of those that were known before."""

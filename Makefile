@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 PYTEST := $(BIN)/python -m pytest
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help venv dev model demo test test-fast lint format types docs-check check bench clean
+.PHONY: help venv dev model demo test test-fast lint format types docs-check check bench chaos clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1 /p' Makefile | while read -r name text; do printf '%-12s%s\n' "$$name" "$$text"; done
@@ -56,6 +56,9 @@ check: lint types docs-check test ## all of these
 
 bench: venv ## measure against the floor, and write bench/results.md; takes a quarter of an hour and 8 GB
 	@$(BIN)/python bench/run.py
+
+chaos: dev ## kill, cut off, fill and confuse runs, and write tests/crash/chaos.md; takes three quarters of an hour
+	@$(BIN)/python -m tests.crash.chaos
 
 clean: ## remove the environment, caches and builds; runs/ and the model stay
 	@for venv in '$(VENV)' .ci/venv; do [ ! -f "$$venv/pyvenv.cfg" ] || rm -rf "$$venv"; done

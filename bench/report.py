@@ -74,8 +74,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def circumstances() -> str:
-    """When, where and of what."""
+def circumstances(command: str = "") -> str:
+    """When, where and of what; by default of the command that this is."""
     versions = [f"{name} {metadata.version(name)}" for name in ("rollmill", "aiohttp", "msgspec", "uvloop")]
     return " · ".join([
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -84,19 +84,20 @@ def circumstances() -> str:
         f"Python {platform.python_version()}",
         *versions,
         f"at {_commit()}",
-        f"`{shlex.join(['bench/run.py', *sys.argv[1:]])}`",
+        f"`{command or shlex.join(['bench/run.py', *sys.argv[1:]])}`",
     ])  # fmt: skip
 
 
 def write(section: Section, path: Path, order: Sequence[str]) -> None:
     """Put a section in the place of its part's last one; those of other parts stay."""
-    known = _sections(path.read_text("utf-8")) if path.exists() else {}
+    known = sections(path.read_text("utf-8")) if path.exists() else {}
     known[section.part] = section.text()
     chosen = [known[part].strip() for part in order if part in known]
     path.write_text("\n\n".join([TITLE.strip(), *chosen]) + "\n", "utf-8")
 
 
-def _sections(text: str) -> dict[str, str]:
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page, by their headings."""
     pieces = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
     return {piece.partition("\n")[0].removeprefix("## "): piece for piece in pieces}
 

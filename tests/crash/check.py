@@ -224,6 +224,22 @@ def check_kept(before: Sequence[bytes], after: Sequence[bytes]) -> None:
     assert not lost, f"I2: {lost.total()} rollouts are gone, for example {next(iter(lost))[:200]!r}"
 
 
+def check_same(found: Found, undisturbed: Found) -> None:
+    """I9: the slots, inputs, seeds, indices, answers and rewards of a run that nobody disturbed."""
+    ours, theirs = (dict(_substance(one)) for one in (found, undisturbed))
+    other = [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
+    assert not other, f"I9: {len(other)} slots are others without a crash, for example {other[0]}: " + " against ".join(
+        repr(one.get(other[0]))[:500] for one in (ours, theirs)
+    )
+
+
+def _substance(found: Found) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """A rollout without what every run has of its own: its name, its times, the model's name for the answer."""
+    for row in found.rewarded:
+        own = {name: value for name, value in row.items() if name not in ("rollmill", "response")}
+        yield _key(row["rollmill"]["slot"]), own | {"answer": row["response"]["output_text"]}
+
+
 def check_rework(asked: Sequence[Asked], found: Found, allowed: int, turns: int = 2) -> int:
     """I4: how many last answers were given that no rollout holds."""
     answers = sum(one.answered and one.turn == turns - 1 for one in asked)

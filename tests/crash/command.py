@@ -57,7 +57,8 @@ class Collect:
         self.output = folder / output
         self.run_folder = run_folder(self.output)
         self.mark = uuid4().hex
-        self._starts = 0
+        self.started: list[float] = []
+        """When it was started each time, on the clock of `time.monotonic`."""
         text = _MODEL.format(url=url, **{**_DEADLINES, **(deadlines or {})}).replace("model: mock", f"model: {model}")
         config = folder / f"model-{uuid4().hex[:8]}.yaml"
         config.write_text(text)
@@ -69,10 +70,10 @@ class Collect:
 
     def start(self, *more: str, env: Mapping[str, str] | None = None, **options: Any) -> Running:
         """In a process group of its own, its streams in files, which nobody has to read."""
-        self._starts += 1
+        self.started.append(time.monotonic())
         own = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "POLICY_"))}
         own |= {MARK: self.mark, "COLUMNS": "100", **(env or {})}
-        streams = [self.folder / f"run-{self._starts}.{name}" for name in ("out", "err")]
+        streams = [self.folder / f"run-{len(self.started)}.{name}" for name in ("out", "err")]
         words = (str(BIN / self.words[0]), *self.words[1:], *more)
         with streams[0].open("wb") as out, streams[1].open("wb") as err:
             options = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "start_new_session": True} | options

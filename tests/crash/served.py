@@ -27,6 +27,7 @@ class Served:
 
     def becomes(self, script: Script) -> None:
         """Do otherwise from here on."""
+        self.script = script
         self._process.stdin.write(msgspec.json.encode(script) + b"\n")
         self._process.stdin.flush()
 

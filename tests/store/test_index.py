@@ -314,3 +314,16 @@ def test_a_log_of_failures_that_was_edited_is_read_anew(tmp_path):
     with opened(path) as store:
         assert store.totals.failed == 1
         assert len(indexed(store)) == 1
+
+
+def test_looking_up_any_number_of_tasks_takes_few_different_queries(index):
+    known = placed(*(entry(number) for number in range(600)))
+    with index.transaction():
+        index.add(known)
+    keys = [("one", bytes.fromhex(one.slot.task)) for one, _ in known]
+    lengths = set()
+    index._connection.set_trace_callback(lambda query: lengths.add(query.count(",")))
+    for count in (*range(1, 40), 511, 512, 513, 600):
+        assert list(index.tasks(keys[:count])) == keys[:count]
+    index._connection.set_trace_callback(None)
+    assert len(lengths) <= 10

@@ -38,6 +38,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close it without waiting for a reader."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # As a protocol of asyncio's.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

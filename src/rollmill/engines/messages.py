@@ -41,13 +41,15 @@ Order = Begin | Lease | Drain
 
 
 class Ready(Struct, frozen=True, tag="ready", array_like=True):
-    """The live parts are there."""
+    """The live parts are there. Of each agent so many leases may wait."""
+
+    ahead: int
 
 
 class Credit(Struct, frozen=True, tag="credit", array_like=True):
-    """So many leases more may come."""
+    """A lease has begun: another may wait in its place."""
 
-    count: int
+    number: int
 
 
 class Ended(Struct, frozen=True, tag="ended", array_like=True):
@@ -71,6 +73,8 @@ class Fault(Struct, frozen=True, tag="fault", array_like=True):
 
     kind: Literal["config", "contract", "outage", "error"]
     text: str
+    number: int = 0
+    """The lease that met it; 0 where the worker itself did, and ends."""
 
 
 Report = Ready | Credit | Ended | Beat | Fault

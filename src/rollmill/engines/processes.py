@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -20,18 +21,50 @@ from msgspec import Raw
 from rollmill.collection.worker import Job, Played, Pressure, together
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_report
-from rollmill.errors import ConfigError, ContractError, OutageError, RunError
+from rollmill.engines.parts import bounds_of, parts_of
+from rollmill.errors import CallerError, ConfigError, ContractError, OutageError, RunError
 from rollmill.launch import Setup
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, encode
 
 SILENT_S = 120.0
 """A worker that has said nothing for so long is hung, and is killed."""
-_START_S = 120.0
-_WATCH_S = 1.0
+_START_S = 600.0
+_TICK_S = 1.0
 _MOST_DEATHS = 5
-_END_S = 1.0
+_END_S = 10.0
+"""How long a worker may take to close what its environments hold."""
+_SHORT_END_S = 1.0
+"""The same, where somebody waits for the command to stop."""
+_LAST_WORDS_S = 1.0
 _FAULTS: dict[str, type[Exception]] = {"config": ConfigError, "contract": ContractError, "outage": OutageError}
+
+
+class Died(Exception):  # noqa: N818
+    """A worker was killed before it was ready."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(_told(code))
+        self.code = code
+
+
+class Leased:
+    """A job on its way to a worker, waiting there, or being played."""
+
+    __slots__ = ("began", "job", "played")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.began = False
+        self.played: asyncio.Future[Played | None] = asyncio.get_running_loop().create_future()
+
+    def end(self, played: Played | None) -> None:
+        if not self.played.done():
+            self.played.set_result(played)
+
+    def fail(self, error: Exception) -> None:
+        if not self.played.done():
+            self.played.set_exception(error)
 
 
 class Member:
@@ -39,42 +72,62 @@ class Member:
 
     def __init__(self, setup: Setup, changed: Callable[[], None]) -> None:
         self._setup, self._changed = setup, changed
-        self.credit = 0
         self.pressure = Pressure()
         self.fault: Exception | None = None
+        self.silent_s = 0.0
+        """For how long nothing has come from it, as its watcher counts."""
         self.ended = 0
-        self._leases: dict[int, tuple[Job, asyncio.Future[Played]]] = {}
+        self._ahead = 0
+        self._waiting: Counter[str] = Counter()
+        self._leases: dict[int, Leased] = {}
         self._number = 0
-        self._heard_at = time.monotonic()
         self._ready = asyncio.Event()
         self._gone = asyncio.Event()
         self._process: Process | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
         self._pipe = -1
 
     async def start(self) -> None:
-        """Returns when it is ready. Raises what it says is wrong."""
+        """Returns when it is ready. Raises what it says is wrong, and `Died` if it is killed meanwhile."""
+        try:
+            await self._spawn()
+            await self._until_ready()
+        except OSError as error:
+            await self.kill()
+            raise RunError(f"a worker process could not be started: {error}") from None
+        except Exception:
+            await self.kill(_SHORT_END_S)
+            raise
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+
+    async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        reading, self._pipe = os.pipe()
-        loop = asyncio.get_running_loop()
         try:
             ours.setblocking(False)
+            loop = asyncio.get_running_loop()
             _, self._channel = await loop.create_connection(lambda: Channel(self._heard, self._lost), sock=ours)
-            command = (sys.executable, "-m", "rollmill.engines.program", str(theirs.fileno()), str(reading))
-            # Its standard output is ours for errors: what an environment prints must not mix with the result. And
-            # Ctrl-C on the terminal reaches the command alone.
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=DEVNULL,
-                stdout=sys.stderr.fileno(),
-                pass_fds=(theirs.fileno(), reading),
-                start_new_session=True,
-            )
+            reading, self._pipe = os.pipe()
+            try:
+                # -P: a file in the working directory is not taken for a module of the same name.
+                words = (sys.executable, "-P", "-m", "rollmill.engines.program", str(theirs.fileno()), str(reading))
+                # Its standard output is ours for errors: what an environment prints must not mix with the result. And
+                # Ctrl-C on the terminal reaches the command alone.
+                self._process = await asyncio.create_subprocess_exec(
+                    *words,
+                    stdin=DEVNULL,
+                    stdout=sys.stderr.fileno(),
+                    pass_fds=(theirs.fileno(), reading),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(reading)
         finally:
             theirs.close()
-            os.close(reading)
+        self._ending = asyncio.create_task(self._see_the_end(self._process))
         self._channel.send(Begin(self._setup, sys.path))
-        await self._until_ready()
 
     async def _until_ready(self) -> None:
         waiting = [asyncio.ensure_future(one.wait()) for one in (self._ready, self._gone)]
@@ -85,19 +138,31 @@ class Member:
                 one.cancel()
         if self.fault is not None:
             raise self.fault
-        if not self._ready.is_set():
-            why = "ended while it started" if self._gone.is_set() else f"was not ready in {_START_S:g} s"
-            await self.kill()
-            raise RunError(f"a worker process {why}: see what it wrote above")
+        if self._ready.is_set():
+            return
+        if not self._gone.is_set():
+            raise RunError(f"a worker process was not ready in {_START_S:g} s")
+        code = await self.kill(_SHORT_END_S)
+        if code < 0:
+            raise Died(code)
+        raise RunError(f"a worker process ended while it started ({_told(code)}): see what it wrote above")
 
-    def play(self, job: Job) -> asyncio.Future[Played]:
+    def takes(self, agent: str) -> int:
+        """How many leases more may come."""
+        return self._ahead - self._waiting[agent] if self.alive else 0
+
+    def load(self, agent: str) -> tuple[int, int]:
+        """The smaller, the sooner it begins with one more."""
+        return self._waiting[agent], len(self._leases)
+
+    async def play(self, job: Job) -> Played | None:
+        """None where it ended before it had begun with this."""
         self._number += 1
-        self.credit -= 1
-        future: asyncio.Future[Played] = asyncio.get_running_loop().create_future()
-        self._leases[self._number] = (job, future)
+        leased = self._leases[self._number] = Leased(job)
+        self._waiting[job.slot.agent] += 1
         if self._channel is not None:
             self._channel.send(Lease(self._number, job.slot, job.attempt, encode(job.task.fields)))
-        return future
+        return await leased.played
 
     def drain(self) -> None:
         if self._channel is not None:
@@ -107,69 +172,104 @@ class Member:
     def alive(self) -> bool:
         return not self._gone.is_set()
 
-    @property
-    def silent_s(self) -> float:
-        return time.monotonic() - self._heard_at
+    async def watched(self, silent_s: float, say: Callable[[str], None]) -> int:
+        """Returns when it has ended, with its exit code. If it is silent for so long, it is killed."""
+        while self.alive:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._gone.wait()
+            # By ticks, not by the clock: a command that was stopped itself has heard nobody.
+            self.silent_s += _TICK_S
+            if self.alive and self.silent_s > silent_s:
+                say(f"A worker has said nothing for {silent_s:g} s and is killed; its slots are played again")
+                break
+        return await self.kill()
 
-    async def kill(self) -> None:
-        """It and what it started, except for processes that made groups of their own: those see their input end."""
-        if self._channel is not None:
-            self._channel.close()
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-        if self._process is None:
-            return
+    async def kill(self, patience_s: float = 0.0) -> int:
+        """It and what it started, except for processes that made groups of their own: those see their input end.
+
+        It may have `patience_s` to end by itself.
+        """
+        process = self._process
+        try:
+            if self._channel is not None:
+                self._channel.close()
+            if process is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience_s):
+                        await process.wait()
+        finally:
+            if self._pipe >= 0:
+                os.close(self._pipe)
+                self._pipe = -1
+            if process is not None and process.returncode is None:
+                _kill_group(process.pid)
+            elif process is None and self._channel is not None:
+                self._channel.abort()
+            if self._ending is not None:
+                # Soon, and also where whoever asked is cancelled: nobody else will.
+                await self._ending
+        return process.returncode or 0 if process is not None else 0
+
+    async def _see_the_end(self, process: Process) -> None:
+        await process.wait()
+        # At once, while nobody else can have the number.
+        _kill_group(process.pid)
+        # What it said last is read first. The connection may outlive it in a process that it forked.
         with suppress(TimeoutError):
-            async with asyncio.timeout(_END_S if self.alive else 0):
-                await self._process.wait()
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
-
-    async def code(self) -> int | None:
-        return await self._process.wait() if self._process is not None else None
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._gone.wait()
+        if self._channel is not None:
+            self._channel.abort()
+        await self._gone.wait()
 
     # What it says.
 
     def _heard(self, message: bytes) -> None:
-        self._heard_at = time.monotonic()
+        self.silent_s = 0.0
         match read_report(message):
             case Ended() as ended:
-                self._settle(ended)
-            case Credit(count):
-                self.credit += count
-                self._changed()
+                self._end(ended)
+            case Credit(number):
+                self._begun(number)
             case Beat() as beat:
                 self.pressure = beat.pressure
-            case Ready():
+            case Ready(ahead):
+                self._ahead = ahead
                 self._ready.set()
-            case Fault(kind, text):
-                self._fail(_FAULTS.get(kind, RunError)(text))
+            case Fault() as fault:
+                self._fail(_FAULTS.get(fault.kind, RunError)(fault.text), fault.number)
 
-    def _settle(self, ended: Ended) -> None:
-        _, future = self._leases.pop(ended.number)
+    def _begun(self, number: int) -> None:
+        leased = self._leases[number]
+        leased.began = True
+        self._waiting[leased.job.slot.agent] -= 1
+        self._changed()
+
+    def _end(self, ended: Ended) -> None:
         self.ended += 1
-        if not future.done():
-            future.set_result(Played(ended.entry, ended.row, Raw(ended.response)))
+        self._settled(ended.number).end(Played(ended.entry, ended.row, Raw(ended.response)))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, number: int) -> None:
+        if number:
+            self._settled(number).fail(error)
+            return
         self.fault = error
-        for _, future in self._leases.values():
-            if not future.done():
-                future.set_exception(error)
-                # Whoever asked may have gone.
-                future.exception()
+        for leased in self._leases.values():
+            leased.fail(error)
         self._leases.clear()
+
+    def _settled(self, number: int) -> Leased:
+        leased = self._leases.pop(number)
+        if not leased.began:
+            self._waiting[leased.job.slot.agent] -= 1
+        return leased
 
     def _lost(self) -> None:
         """The process is gone; what it was playing failed, and may be tried again."""
         self._gone.set()
-        self.credit = 0
-        for job, future in self._leases.values():
-            if not future.done():
-                future.set_result(_orphaned(job))
+        for leased in self._leases.values():
+            leased.end(_failed(leased.job, self._setup.run, _ORPHANED) if leased.began else None)
         self._leases.clear()
         self._changed()
 
@@ -177,113 +277,194 @@ class Member:
 class ProcessCrew:
     """So many workers. Enter it; it is a crew as the worker in the command's own process is."""
 
-    def __init__(self, setup: Setup, count: int, say: Callable[[str], None]) -> None:
-        places = None if setup.places is None else -(-setup.places // count)
-        self._setup = msgspec.structs.replace(setup, places=places, share=count)
-        self._count, self._say = count, say
-        self._members: list[Member] = []
+    def __init__(self, setup: Setup, count: int, say: Callable[[str], None], *, silent_s: float = SILENT_S) -> None:
+        self._run, self._outage_s = setup.run, setup.outage_s
+        self._count, self._parts = count, parts_of(setup, count)
+        self._bounds = bounds_of(setup)
+        self._entered: Counter[str] = Counter()
+        self._coming: Counter[str] = Counter()
+        """Those of them that are not leased yet."""
+        self._say, self._silent_s = say, silent_s
+        self._members: dict[int, Member] = {}
+        self._watching: list[asyncio.Task[None]] = []
         self._freed = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
         self._draining = False
         self._fault: Exception | None = None
-        self._deaths = 0
+        self._past = Pressure(limit=0)
+        """What workers that have ended went through."""
+        self._ended = 0
+        """How many leases they had ended."""
 
     async def __aenter__(self) -> Self:
-        self._members = [Member(self._setup, self._freed.set) for _ in range(self._count)]
+        if len(self._parts) < self._count:
+            self._say(f"{self._count} workers are too many: a limit lets no more than {len(self._parts)} play at once")
         try:
-            await asyncio.gather(*(member.start() for member in self._members))
+            async with asyncio.TaskGroup() as group:
+                for place in range(len(self._parts)):
+                    group.create_task(self._man(place))
+        except BaseExceptionGroup as failed:
+            await self._end(_SHORT_END_S)
+            raise failed.exceptions[0] from None
         except BaseException:
-            await self._end()
+            await self._end(_SHORT_END_S)
             raise
-        self._watching = asyncio.create_task(self._watch(), name="workers")
+        self._watching = [asyncio.create_task(self._keep(place), name=f"worker {place}") for place in self._members]
         return self
 
-    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-        await self._end()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for watching in self._watching:
+            watching.cancel()
+        try:
+            await asyncio.gather(*self._watching, return_exceptions=True)
+        finally:
+            await self._end(_END_S if kind is None else _SHORT_END_S)
 
-    async def _end(self) -> None:
-        await asyncio.gather(*(member.kill() for member in self._members), return_exceptions=True)
+    async def _end(self, patience_s: float) -> None:
+        await asyncio.gather(*(member.kill(patience_s) for member in self._members.values()), return_exceptions=True)
 
     # As a worker.
 
     async def play(self, job: Job) -> Played:
+        agent = job.slot.agent
+        # What is tried again has entered before; it does no harm if it is counted for another.
+        self._coming[agent] -= self._coming[agent] > 0
         while True:
             if self._fault is not None:
                 raise self._fault
-            alive = [member for member in self._members if member.alive]
-            if alive:
-                return await max(alive, key=lambda member: member.credit).play(job)
-            # All have ended, and others are being started.
-            await asyncio.sleep(_WATCH_S / 10)
+            if self._draining:
+                return _failed(job, self._run, _DRAINED)
+            alive = [member for member in self._members.values() if member.alive]
+            if not alive:
+                # All have ended, and others are being started.
+                await asyncio.sleep(_TICK_S / 10)
+                continue
+            member = min(alive, key=lambda member: member.load(agent))
+            played = await member.play(job)
+            if played is not None:
+                return played
+            # That was no attempt.
 
     def drain(self) -> None:
         self._draining = True
-        for member in self._members:
+        for member in self._members.values():
             member.drain()
 
     def pressure(self) -> Pressure:
-        return together(member.pressure for member in self._members)
+        return together([self._past, *(member.pressure for member in self._members.values())])
 
-    # As its own admission: each worker says how much it takes.
+    # As its own admission: each worker says how much it takes, and what is bounded for all of them is counted here.
 
     @property
     def admission(self) -> Self:
         return self
 
     def room(self, agent: str) -> bool:
-        return self._fault is not None or any(member.credit > 0 for member in self._members)
+        if self._fault is not None:
+            # Whoever plays next hears of it.
+            return True
+        if self._entered[agent] >= self._bounds.get(agent, sys.maxsize):
+            return False
+        return sum(member.takes(agent) for member in self._members.values()) > self._coming[agent]
 
     def enter(self, agent: str) -> None:
-        """The credit is spent when the lease is sent."""
+        self._entered[agent] += 1
+        self._coming[agent] += 1
 
     def leave(self, agent: str) -> None:
-        """The worker says when it has room."""
+        self._entered[agent] -= 1
+        if agent in self._bounds:
+            self._freed.set()
 
     async def changed(self) -> None:
-        self._freed.clear()
         await self._freed.wait()
+        # Afterwards: what was freed between the caller's look and this wait must not be forgotten.
+        self._freed.clear()
 
     # Watching over them.
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            for place, member in enumerate(self._members):
-                if member.alive and member.silent_s > SILENT_S:
-                    self._say(f"A worker has said nothing for {SILENT_S:g} s and is killed; its slots are played again")
-                    await member.kill()
-                if not member.alive and not self._draining:
-                    await self._replace(place, member)
+    async def _man(self, place: int) -> None:
+        """Start a worker. One that is killed before it is ready is replaced."""
+        for _ in range(_MOST_DEATHS):
+            member = Member(self._parts[place], self._freed.set)
+            try:
+                await member.start()
+            except Died as died:
+                self._say(f"A worker process ended while it started ({_told(died.code)}); another is started")
+            else:
+                self._members[place] = member
+                self._freed.set()
+                return
+        raise RunError(f"{_MOST_DEATHS} worker processes ended one after the other while they started")
 
-    async def _replace(self, place: int, member: Member) -> None:
-        code = await member.code()
-        await member.kill()
-        self._deaths = 1 if member.ended else self._deaths + 1
-        self._say(f"A worker process ended ({_told(code)}); its slots are played again by another")
-        if self._deaths >= _MOST_DEATHS:
-            self._stop(RunError(f"{self._deaths} worker processes ended without one rollout between; see above"))
-            return
-        new = Member(self._setup, self._freed.set)
+    async def _keep(self, place: int) -> None:
         try:
-            await new.start()
+            await self._keep_manned(place)
         except Exception as error:  # noqa: BLE001
             self._stop(error)
-        else:
-            self._members[place] = new
+
+    async def _keep_manned(self, place: int) -> None:
+        deaths, ended_before = 0, 0
+        while True:
+            member = self._members[place]
+            code = await member.watched(self._silent_s, self._say)
+            if member.fault is not None:
+                raise member.fault
+            if self._draining:
+                return
+            # Whoever gets on, also beside it, is no reason to give up.
+            ended = self._ended + sum(one.ended for one in self._members.values())
+            deaths = 1 if ended > ended_before else deaths + 1
+            ended_before = ended
+            self._say(f"A worker process ended ({_told(code)}); its slots are played again by another")
+            if deaths >= _MOST_DEATHS:
+                raise RunError(f"{deaths} worker processes ended one after the other without one rollout between")
+            self._bury(place)
+            if not await self._man_again(place):
+                return
+
+    def _bury(self, place: int) -> None:
+        """What it went through still counts."""
+        member = self._members.pop(place)
+        self._ended += member.ended
+        self._past += msgspec.structs.replace(member.pressure, calls=0, limit=0, waiting=0, paused="")
+
+    async def _man_again(self, place: int) -> bool:
+        """False where nobody is needed any more.
+
+        What could be started once can be again: a model's server may be away for a while, as it may for those who play.
+        """
+        until = time.monotonic() + self._outage_s
+        while not self._draining:
+            try:
+                await self._man(place)
+            except CallerError as error:
+                if time.monotonic() > until:
+                    raise
+                self._say(f"A worker could not be started, and will be again: {error}")
+                await asyncio.sleep(_TICK_S)
+            else:
+                return True
+        return False
 
     def _stop(self, error: Exception) -> None:
-        """Whoever plays next hears of it."""
-        self._fault = error
+        self._fault = self._fault or error
         self._freed.set()
 
 
-def _told(code: int | None) -> str:
-    return f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+_ORPHANED = Failure("infrastructure", "worker_died", "the process that played it ended", retryable=True)
+_DRAINED = Failure("infrastructure", "drained", "the run was stopped before it began")
 
 
-def _orphaned(job: Job) -> Played:
-    failure = Failure("infrastructure", "worker_died", "the process that played it ended", retryable=True)
-    return Played(Entry(slot=job.slot, stop="failed", failure=failure, attempt=job.attempt))
+def _failed(job: Job, run: str, failure: Failure) -> Played:
+    return Played(Entry(slot=job.slot, stop="failed", failure=failure, attempt=job.attempt, run=run))
+
+
+def _kill_group(number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(number, signal.SIGKILL)
+
+
+def _told(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -13,19 +13,20 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
+from itertools import chain
 
 from rollmill import plugins
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_order
-from rollmill.errors import ConfigError, ContractError, OutageError, RollmillError, describe
+from rollmill.errors import CallerError, ContractError, OutageError, RollmillError, describe
 from rollmill.launch import Setup, assemble, environment_instance
 from rollmill.local import LocalWorker
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, Task, read_task
 
 AHEAD = 32
-"""How many leases wait at most, so that a place that is free is taken at once."""
+"""How many leases of an agent wait at most, so that a place that is free is taken at once."""
 _BEAT_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -34,46 +35,67 @@ class Program:
     """Plays what is leased, as much at once as its own admission allows."""
 
     def __init__(self, setup: Setup, worker: LocalWorker, channel: Channel) -> None:
-        self._instances = setup.instances
+        self._instances, self._run = setup.instances, setup.run
         self._worker, self._admission = worker, worker.admission
         self._channel = channel
-        self._waiting: deque[Lease] = deque()
-        self._arrived = asyncio.Event()
-        self._draining = False
+        self._waiting: dict[str, deque[Lease]] = {}
+        self._woken = asyncio.Event()
+        self._draining = self._stopped = False
         self._kinds: dict[str, type[Task]] = {}
         self._playing: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        self._channel.send(Credit(AHEAD))
-        beating = asyncio.create_task(self._beat())
+        """Until `stop`: what is being played then is cancelled."""
+        beside = [asyncio.create_task(one) for one in (self._beat(), self._heed_places())]
         try:
-            while True:
-                if not self._waiting:
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                elif self._admission.room(self._waiting[0].slot.agent):
-                    self._start(self._waiting.popleft())
-                else:
-                    await self._admission.changed()
+            while not self._stopped:
+                if (lease := self._next()) is not None:
+                    self._start(lease)
+                    continue
+                self._woken.clear()
+                await self._woken.wait()
         finally:
-            beating.cancel()
+            ending = [*beside, *self._playing]
+            for task in ending:
+                task.cancel()
+            await asyncio.wait(ending)
 
     def lease(self, lease: Lease) -> None:
         if self._draining:
             self._give_back(lease)
             return
-        self._waiting.append(lease)
-        self._arrived.set()
+        self._waiting.setdefault(lease.slot.agent, deque()).append(lease)
+        self._woken.set()
 
     def drain(self) -> None:
         self._draining = True
         self._worker.drain()
-        while self._waiting:
-            self._give_back(self._waiting.popleft())
+        waiting = list(chain.from_iterable(self._waiting.values()))
+        self._waiting.clear()
+        for lease in waiting:
+            self._give_back(lease)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._woken.set()
+
+    def _next(self) -> Lease | None:
+        """Agents take turns, and one that has no room does not hold up the others."""
+        for agent, waiting in self._waiting.items():
+            if waiting and self._admission.room(agent):
+                self._waiting[agent] = self._waiting.pop(agent)
+                return waiting.popleft()
+        return None
+
+    async def _heed_places(self) -> None:
+        while True:
+            await self._admission.changed()
+            self._woken.set()
 
     def _start(self, lease: Lease) -> None:
         self._admission.enter(lease.slot.agent)
-        self._channel.send(Credit(1))
+        # Said before it is played: should that be the end of this process, it counts as an attempt.
+        self._channel.send(Credit(lease.number))
         task = asyncio.create_task(self._play(lease))
         self._playing.add(task)
         task.add_done_callback(self._playing.discard)
@@ -85,19 +107,20 @@ class Program:
             task.__dict__["identity"] = lease.slot.task
             played = await self._worker.play(Job(lease.slot, task, lease.attempt))
             self._answer(lease, played)
-        except RollmillError as error:
-            self._channel.send(fault_of(error))
         except Exception as error:  # noqa: BLE001
-            self._channel.send(Fault("error", describe(error)))
+            self._channel.send(fault_of(error, lease.number))
         finally:
             self._admission.leave(lease.slot.agent)
 
     def _answer(self, lease: Lease, played: Played) -> None:
+        if len(self._playing) <= 1 and not any(self._waiting.values()):
+            # It may be the last word of the run, and what the calls went through is counted.
+            self._tell()
         self._channel.send(Ended(lease.number, played.entry, played.row, bytes(played.response)))
 
     def _give_back(self, lease: Lease) -> None:
         failure = Failure("infrastructure", "drained", "the run was stopped before it began")
-        entry = Entry(slot=lease.slot, stop="failed", failure=failure, attempt=lease.attempt)
+        entry = Entry(slot=lease.slot, stop="failed", failure=failure, attempt=lease.attempt, run=self._run)
         self._answer(lease, Played(entry))
 
     def _kind(self, agent: str) -> type[Task]:
@@ -108,54 +131,70 @@ class Program:
 
     async def _beat(self) -> None:
         while True:
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            self._channel.send(Beat(self._worker.pressure(), used.ru_utime + used.ru_stime))
+            self._tell()
             await asyncio.sleep(_BEAT_S)
 
+    def _tell(self) -> None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        self._channel.send(Beat(self._worker.pressure(), used.ru_utime + used.ru_stime))
 
-def fault_of(error: RollmillError) -> Fault:
+
+def fault_of(error: Exception, number: int = 0) -> Fault:
     match error:
-        case ConfigError():
-            return Fault("config", str(error))
         case ContractError():
-            return Fault("contract", str(error))
+            return Fault("contract", str(error), number)
+        case CallerError():
+            return Fault("config", str(error), number)
         case OutageError():
-            return Fault("outage", str(error))
-    return Fault("error", str(error))
+            return Fault("outage", str(error), number)
+        case RollmillError():
+            return Fault("error", str(error), number)
+    return Fault("error", describe(error), number)
 
 
-async def serve(descriptor: int) -> None:
-    """Until the command closes its end."""
-    loop = asyncio.get_running_loop()
-    begin: asyncio.Future[Begin] = loop.create_future()
-    gone = asyncio.Event()
-    program: Program | None = None
+class Service:
+    """One connection to the command: what to get ready comes first, then the leases."""
 
-    def heard(message: bytes) -> None:
+    def __init__(self) -> None:
+        self._begin: asyncio.Future[Begin] = asyncio.get_running_loop().create_future()
+        self._gone = asyncio.Event()
+        self._program: Program | None = None
+
+    async def serve(self, descriptor: int) -> None:
+        """Until the command closes its end, or nothing can be played."""
+        loop = asyncio.get_running_loop()
+        connection = socket.socket(fileno=descriptor)
+        _, channel = await loop.create_connection(lambda: Channel(self._heard, self._gone.set), sock=connection)
+        work, gone = asyncio.create_task(self._work(channel)), asyncio.create_task(self._gone.wait())
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        if self._program is None:
+            work.cancel()
+        else:
+            # Not cancelled: what environments hold is closed as at any other end.
+            self._program.stop()
+        await asyncio.wait([work])
+        channel.close()
+        await gone
+
+    async def _work(self, channel: Channel) -> None:
+        order = await self._begin
+        sys.path[:] = order.path
+        try:
+            async with assemble(order.setup) as worker:
+                self._program = Program(order.setup, worker, channel)
+                channel.send(Ready(AHEAD))
+                await self._program.run()
+        except Exception as error:  # noqa: BLE001
+            channel.send(fault_of(error))
+
+    def _heard(self, message: bytes) -> None:
         match read_order(message):
             case Begin() as order:
-                begin.set_result(order)
-            case Lease() as lease if program is not None:
-                program.lease(lease)
-            case Drain() if program is not None:
-                program.drain()
-
-    connection = socket.socket(fileno=descriptor)
-    _, channel = await loop.create_connection(lambda: Channel(heard, gone.set), sock=connection)
-    order = await begin
-    sys.path[:] = order.path
-    try:
-        async with assemble(order.setup) as worker:
-            program = Program(order.setup, worker, channel)
-            channel.send(Ready())
-            running = asyncio.create_task(program.run())
-            await gone.wait()
-            running.cancel()
-            await asyncio.wait([running])
-    except RollmillError as error:
-        channel.send(fault_of(error))
-        channel.close()
-        await gone.wait()
+                self._begin.set_result(order)
+            case Lease() as lease if self._program is not None:
+                self._program.lease(lease)
+            case Drain() if self._program is not None:
+                self._program.drain()
 
 
 def die_with(pipe: int) -> None:
@@ -171,12 +210,25 @@ def die_with(pipe: int) -> None:
     threading.Thread(target=wait, name="death pipe", daemon=True).start()
 
 
+def leave_signals_to_the_command() -> None:
+    """A scheduler sends them to every process of a job, and the command drains first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A function, for what is ignored would be ignored by everything that an environment starts.
+        signal.signal(number, lambda *_: None)
+
+
+async def serve(descriptor: int) -> None:
+    await Service().serve(descriptor)
+
+
 def main() -> None:
     descriptor, pipe = int(sys.argv[1]), int(sys.argv[2])
+    for inherited in (descriptor, pipe):
+        # What an environment starts would hold the connection open after this process has died.
+        os.set_inheritable(inherited, False)
     die_with(pipe)
+    leave_signals_to_the_command()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    # Ctrl-C is the command's to hear.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         import uvloop
     except ImportError:

@@ -47,7 +47,7 @@ _COLUMNS = 24
 _INSERT = "INSERT INTO rollout VALUES (" + ",".join("?" * _COLUMNS) + ")"  # noqa: S608
 _SLOT = "WHERE task_index = ? AND task = ? AND occurrence = ? AND repeat = ?"
 _FAILURE = 12
-_MOST_VALUES = 500
+_MOST_VALUES = 512
 """How many values one query takes; SQLite has a limit, and parsing a long one takes its time."""
 
 
@@ -282,6 +282,8 @@ class Index(Reader):
         """The rows where what the query ends with is one of these."""
         rest = iter(values)
         while some := list(itertools.islice(rest, _MOST_VALUES)):
+            # A query of each length would stay prepared, tens of kilobytes each: few lengths are enough.
+            some += some[-1:] * ((1 << (len(some) - 1).bit_length()) - len(some))
             yield from list(self._rows(f"{query} IN ({','.join('?' * len(some))})", *some))
 
 

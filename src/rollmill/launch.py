@@ -50,8 +50,6 @@ class Setup(Struct, frozen=True):
     deadlines: Deadlines = Deadlines()
     placeholder: float | None = None
     """The reward where verification is deferred."""
-    share: int = 1
-    """How many workers share the limits."""
 
     def __repr__(self) -> str:
         return f"<Setup of {', '.join(self.instances)}>"  # fields may hold secrets
@@ -203,7 +201,7 @@ class _Builder:
                 lambda model: AdaptiveAdmission(self._calls_of(model).throttle, most=setup.most),
             )
         bounds = {
-            name: -(-bound // setup.share)
+            name: bound
             for name, agent in agents.items()
             if (bound := setup.limits.environments.get(environment_instance(self._instances, agent).name))
         }
@@ -232,14 +230,14 @@ class _Builder:
             limits = setup.limits.models.get(name, ModelLimits())
             throttle: Throttle | None = None
             if limits.concurrency is not None:
-                throttle = Fixed(-(-limits.concurrency // setup.share))
+                throttle = Fixed(limits.concurrency)
             elif setup.places is None:
                 throttle = Adaptive()
             self._calls[name] = Calls(
                 name,
                 RetryPolicy(attempts=1 if setup.attempts == 1 else max(setup.attempts, _CALL_ATTEMPTS)),
                 throttle=throttle,
-                rates=_rates(limits, setup.share),
+                rates=_rates(limits),
                 outage_s=setup.outage_s,
             )
             self.calls.append(self._calls[name])
@@ -264,10 +262,10 @@ def _places(model: Model) -> int | None:
     return getattr(model, "places", None)
 
 
-def _rates(limits: ModelLimits, share: int) -> Rates | None:
+def _rates(limits: ModelLimits) -> Rates | None:
     if limits.requests_per_minute is None and limits.tokens_per_minute is None:
         return None
-    return Rates(limits.requests_per_minute, limits.tokens_per_minute, share=share)
+    return Rates(limits.requests_per_minute, limits.tokens_per_minute)
 
 
 def own_fields(instance: Instance) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from rollmill.collection.worker import Pressure
 WAITS = Evidence(
     seconds={"setup": 0.01, "model": 2.0, "tools": 0.1, "verify": 0.1},
     cpu_share=0.2,
+    workers_cpu_share=0.0,
+    cores=8,
     pressure=Pressure(),
     running=64,
     fixed=None,
@@ -32,6 +34,16 @@ def stage(name: str) -> dict[str, float]:
         ({"seconds": stage("setup")}, "the environment's setup: 91 %", "shared()"),
         ({"cpu_share": 0.97}, "this process: 97 % of a core", "+workers=2"),
         ({"cpu_share": 0.97, "seconds": stage("verify")}, "perhaps in verify (91 %", "+workers=2"),
+        ({"cpu_share": 0.97, "cores": 1}, "this process: 97 % of a core", "no more than 1"),
+        (
+            {"workers_cpu_share": 0.97, "pressure": Pressure(workers=3)},
+            "the workers: 97 % of a core each",
+            "+workers=4",
+        ),
+        ({"workers_cpu_share": 0.97, "pressure": Pressure(workers=8)}, "the workers: 97 %", "no more than 8"),
+        ({"cpu_share": 0.9, "pressure": Pressure(workers=3)}, "plans and records: 90 % of a core", "rollmill merge"),
+        ({"workers_cpu_share": 0.6, "pressure": Pressure(workers=12)}, "its 8 cores are busy", "use one with more"),
+        ({"workers_cpu_share": 0.3, "pressure": Pressure(workers=3)}, "the model: 90 %", ""),
         ({"pressure": Pressure(calls=30, limit=32, waiting=9)}, "it serves about 32 calls at once", "a replica"),
         (
             {"pressure": Pressure(calls=30, limit=32, waiting=9, retries={"rate_limit": 1200})},

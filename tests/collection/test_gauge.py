@@ -131,6 +131,16 @@ def test_what_runs_and_what_stands_between_it_and_the_model_is_said():
     assert watch.gauge.snapshot("finished").state == "finished"
 
 
+def test_the_cpu_of_workers_is_that_of_the_last_seconds():
+    watch = Watch()
+    for _ in range(10):
+        before = watch.pressure.workers_cpu_s
+        watch.pressure = Pressure(workers=2, workers_cpu_s=before + 1.5)
+        watch.second()
+    now = watch.gauge.snapshot()
+    assert (now.workers, now.workers_cpu_share) == (2, 0.75)
+
+
 def test_the_longest_lag_of_the_last_seconds_is_kept():
     watch = Watch()
     watch.second(0.2)

@@ -43,11 +43,6 @@ def test_over_an_hour_there_are_as_many_as_were_allowed(time):
     assert went == pytest.approx(90 * 60, abs=2)
 
 
-def test_several_processes_share_them(time):
-    rates = Rates(requests_per_minute=240, share=4, clock=time)
-    assert [rates.reserve()[0] for _ in range(3)] == pytest.approx([0, 1, 2])
-
-
 def test_tokens_are_guessed_from_what_calls_have_used(time):
     rates = Rates(tokens_per_minute=6000, clock=time)
     wait, guess = rates.reserve()

@@ -117,6 +117,8 @@ def _running(run: Snapshot) -> Iterator[str]:
     yield f"  calls     {run.model_calls:,} in flight{limit}, {run.waiting_calls:,} waiting"
     if run.paused:
         yield f"  paused    {run.paused}"
+    if run.workers:
+        yield f"  workers   {run.workers}, {100 * run.workers_cpu_share:.0f} % of a core each"
     yield f"  process   {100 * run.cpu_share:.0f} % of a core, {run.memory_mb:.0f} MB, pid {run.pid} on {run.host}"
 
 

@@ -19,6 +19,9 @@ class Evidence(Struct, frozen=True):
     seconds: Mapping[str, float]
     """Seconds a rollout, by stage."""
     cpu_share: float
+    """How much of a core the command's own process takes; and each of its workers, where there are some."""
+    workers_cpu_share: float
+    cores: int
     pressure: Pressure
     running: int
     fixed: int | None
@@ -32,8 +35,11 @@ def name_bottleneck(seen: Evidence) -> str:
         return f"the model: {seen.pressure.paused}"
     if seen.elapsed_s < _SETTLED_S or not seen.seconds:
         return ""
-    if seen.cpu_share > _BUSY:
-        return _own_process(seen)
+    if seen.pressure.workers:
+        if busy := _processes(seen):
+            return busy
+    elif seen.cpu_share > _BUSY:
+        return f"this process: {_busy(seen.cpu_share, seen)}; {_more_workers(seen, 2)}"
     share = _shares(seen.seconds)
     return _stage(share) or _model(seen, share["model"])
 
@@ -54,13 +60,34 @@ def _stage(share: Mapping[str, float]) -> str:
     return f"the environment's setup: {taken}; move it into shared()"
 
 
-def _own_process(seen: Evidence) -> str:
+def _processes(seen: Evidence) -> str:
+    """What the command's own process and its workers leave of the cores, if it is too little."""
+    count = seen.pressure.workers
+    if seen.cpu_share > _BUSY:
+        return (
+            f"the process that plans and records: {100 * seen.cpu_share:.0f} % of a core; split the input between "
+            "several commands, and join their outputs with rollmill merge"
+        )
+    if seen.workers_cpu_share > _BUSY:
+        return f"the workers: {_busy(seen.workers_cpu_share, seen)} each; {_more_workers(seen, count + 1)}"
+    if seen.cpu_share + count * seen.workers_cpu_share > _BUSY * seen.cores:
+        return f"this machine: its {seen.cores} cores are busy; use one with more, or several"
+    return ""
+
+
+def _busy(cpu_share: float, seen: Evidence) -> str:
     share = _shares(seen.seconds)
     culprit = max(("verify", "tools", "setup"), key=lambda stage: share[stage])
     where = (
         f", much of it perhaps in {culprit} ({100 * share[culprit]:.0f} % of the time)" if share[culprit] > 0.2 else ""
     )
-    return f"this process: {100 * seen.cpu_share:.0f} % of a core{where}; use more of them: +workers=2 or more"
+    return f"{100 * cpu_share:.0f} % of a core{where}"
+
+
+def _more_workers(seen: Evidence, least: int) -> str:
+    if least > seen.cores:
+        return f"this machine has no more than {seen.cores}: use one with more, or several"
+    return f"use more of them: +workers={least} or more"
 
 
 def _model(seen: Evidence, share: float) -> str:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from rollmill.collection.bottleneck import Evidence, name_bottleneck
 from rollmill.collection.snapshot import Oldest, Snapshot
 from rollmill.collection.worker import Pressure
+from rollmill.cores import usable_cores
 from rollmill.store.schema import Entry
 from rollmill.store.totals import Spread
 
@@ -33,6 +34,7 @@ class Sample(NamedTuple):
     ended: int
     tokens: int
     cpu_s: float
+    workers_cpu_s: float
 
 
 class Warned(Struct, frozen=True):
@@ -70,8 +72,7 @@ class Gauge:
         self._now, self._pressure, self._plan = now, pressure, plan
         self._clock = clock
         self._began = clock()
-        self._first_cpu_s = _cpu_s()
-        self._samples: deque[Sample] = deque([Sample(self._began, 0, 0, self._first_cpu_s)])
+        self._samples: deque[Sample] = deque([Sample(self._began, 0, 0, _cpu_s(), 0.0)])
         self._lags: deque[tuple[float, float]] = deque()
         self._recent: deque[bool] = deque(maxlen=_ENOUGH)
         self.ended_count = self.failed = self.tokens = 0
@@ -104,7 +105,7 @@ class Gauge:
     def tick(self, lag_s: float) -> list[Warned]:
         """Take a sample; what looks wrong since."""
         at = self._clock()
-        self._samples.append(Sample(at, self.ended_count, self.tokens, _cpu_s()))
+        self._samples.append(Sample(at, self.ended_count, self.tokens, _cpu_s(), self._pressure().workers_cpu_s))
         self._lags.append((at, lag_s))
         for kept in (self._samples, self._lags):
             while len(kept) > 2 and kept[0][0] < at - WINDOW_S:
@@ -120,10 +121,11 @@ class Gauge:
         rate = (last.ended - first.ended) / window
         overall = self.ended_count / elapsed
         cpu = (last.cpu_s - first.cpu_s) / window
+        workers_cpu = (last.workers_cpu_s - first.workers_cpu_s) / window / max(1, pressure.workers)
         owed = None if planned is None else max(0, planned - held - self.ended_count)
         pace = rate or overall
         seconds = {stage: spent / self.ended_count for stage, spent in self._seconds.items()} if self._seconds else {}
-        evidence = Evidence(seconds, cpu, pressure, now.count, self._fixed, elapsed)
+        evidence = Evidence(seconds, cpu, workers_cpu, usable_cores(), pressure, now.count, self._fixed, elapsed)
         return Snapshot(
             state=state or ("draining" if now.draining else "running"),
             at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,6 +155,8 @@ class Gauge:
             rewarded=self.reward.count,
             seconds={stage: round(spent, 6) for stage, spent in seconds.items()},
             cpu_share=round(cpu, 3),
+            workers=pressure.workers,
+            workers_cpu_share=round(workers_cpu, 3),
             memory_mb=_memory_mb(),
             loop_lag_ms=round(1000 * max((lag for _, lag in self._lags), default=0.0), 1),
             bottleneck=name_bottleneck(evidence),

@@ -46,12 +46,10 @@ class Rates:
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         *,
-        share: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`share` says between how many processes they are divided."""
-        self._requests = requests_per_minute and Bucket(requests_per_minute / share, clock)
-        self._tokens = tokens_per_minute and Bucket(tokens_per_minute / share, clock)
+        self._requests = requests_per_minute and Bucket(requests_per_minute, clock)
+        self._tokens = tokens_per_minute and Bucket(tokens_per_minute, clock)
         self._usual = 0.0
 
     def reserve(self) -> tuple[float, float]:

@@ -58,6 +58,9 @@ class Snapshot(Struct, frozen=True):
     """Seconds a rollout of this run, by stage."""
     cpu_share: float = 0.0
     """How much of one core the command's own process takes."""
+    workers: int = 0
+    """Processes that play beside it, and how much of a core each of them takes."""
+    workers_cpu_share: float = 0.0
     memory_mb: float = 0.0
     loop_lag_ms: float = 0.0
     """The longest that the event loop was late in the last seconds."""

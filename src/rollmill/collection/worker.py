@@ -48,6 +48,9 @@ class Pressure(Struct, frozen=True):
     backoff_s: float = 0.0
     paused: str = ""
     """Why nothing is asked at the moment, if so."""
+    workers: int = 0
+    """Processes that play beside the command's own, and the CPU that they have taken."""
+    workers_cpu_s: float = 0.0
 
     def __add__(self, other: Pressure) -> Pressure:
         kinds = self.retries.keys() | other.retries.keys()
@@ -60,6 +63,8 @@ class Pressure(Struct, frozen=True):
             rate_s=self.rate_s + other.rate_s,
             backoff_s=self.backoff_s + other.backoff_s,
             paused=self.paused or other.paused,
+            workers=self.workers + other.workers,
+            workers_cpu_s=self.workers_cpu_s + other.workers_cpu_s,
         )
 
 

@@ -65,7 +65,6 @@ class Beat(Struct, frozen=True, tag="beat", array_like=True):
     """The worker is alive, once a second."""
 
     pressure: Pressure
-    cpu_s: float
 
 
 class Fault(Struct, frozen=True, tag="fault", array_like=True):

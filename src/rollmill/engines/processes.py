@@ -428,7 +428,7 @@ class ProcessCrew:
         """What it went through still counts."""
         member = self._members.pop(place)
         self._ended += member.ended
-        self._past += msgspec.structs.replace(member.pressure, calls=0, limit=0, waiting=0, paused="")
+        self._past += msgspec.structs.replace(member.pressure, calls=0, limit=0, waiting=0, paused="", workers=0)
 
     async def _man_again(self, place: int) -> bool:
         """False where nobody is needed any more.

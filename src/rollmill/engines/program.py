@@ -15,6 +15,8 @@ from collections import deque
 from contextlib import suppress
 from itertools import chain
 
+import msgspec
+
 from rollmill import plugins
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
@@ -136,7 +138,10 @@ class Program:
 
     def _tell(self) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        self._channel.send(Beat(self._worker.pressure(), used.ru_utime + used.ru_stime))
+        pressure = msgspec.structs.replace(
+            self._worker.pressure(), workers=1, workers_cpu_s=used.ru_utime + used.ru_stime
+        )
+        self._channel.send(Beat(pressure))
 
 
 def fault_of(error: Exception, number: int = 0) -> Fault:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from importlib import resources
 from typing import Any, Self
 
 from msgspec import Struct
 
+from rollmill.cores import usable_cores
 from rollmill.errors import ConfigError
 from rollmill.model import Conversation
 from rollmill.models import weights
@@ -58,7 +58,7 @@ class Embedded(VLLM):
         self._key = secrets.token_hex(16)
         self._context = context
         # Its threads spin while they wait for one another: one too many, and everything else on the machine stands.
-        self._threads = threads or max(1, _cores() - 1)
+        self._threads = threads or max(1, usable_cores() - 1)
         known = weights.CATALOG.get(model)
         self._template = _template(known.template) if known else None
         # The port is known once the server runs; until then the address is a placeholder that nothing is sent to.
@@ -122,10 +122,6 @@ class Embedded(VLLM):
         body = {"content": rendered, "parse_special": True, "add_special": False}
         tokens: list[int] = decode(await self._client.post("/tokenize", encode(body), root=True))["tokens"]
         return tokens
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _template(name: str) -> str:

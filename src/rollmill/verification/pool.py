@@ -14,6 +14,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import Raw
 
+from rollmill.cores import usable_cores
 from rollmill.environment import RewardPart
 from rollmill.errors import ContractError, RolloutError
 from rollmill.types import Failure, Task, Trajectory, encode
@@ -27,7 +28,7 @@ class RewardPool:
     """Runs rewards declared with `cpu=True`. Enter it; its processes start when they are first needed."""
 
     def __init__(self, size: int | None = None) -> None:
-        self._size = size or max(1, (os.cpu_count() or 1) - 1)
+        self._size = size or max(1, usable_cores() - 1)
         # Last in, first out: a process that is warm is used before one that is yet to be started.
         self._idle: asyncio.LifoQueue[Process | None] = asyncio.LifoQueue()
         self._loaded: dict[Process, set[RewardPart]] = {}

@@ -8,7 +8,7 @@ from rollmill.deadline import Watch
 async def test_what_is_overdue_ends_with_a_timeout():
     watch = Watch()
     with pytest.raises(TimeoutError):
-        async with watch.within(0.01) as deadline:
+        with watch.within(0.01) as deadline:
             await asyncio.sleep(30)
     assert deadline.expired
     task = asyncio.current_task()
@@ -18,7 +18,7 @@ async def test_what_is_overdue_ends_with_a_timeout():
 
 async def test_what_is_in_time_is_left_alone():
     watch = Watch()
-    async with watch.within(30) as deadline:
+    with watch.within(30) as deadline:
         await asyncio.sleep(0)
     assert not deadline.expired
 
@@ -28,7 +28,7 @@ async def test_each_of_many_has_its_own():
 
     async def sleep(within: float, seconds: float) -> str:
         try:
-            async with watch.within(within):
+            with watch.within(within):
                 await asyncio.sleep(seconds)
         except TimeoutError:
             return "late"
@@ -42,8 +42,8 @@ async def test_a_longer_one_is_not_forgotten_after_a_shorter_one():
     watch = Watch()
 
     async def work() -> None:
-        async with watch.within(0.05):
-            async with watch.within(0.02):
+        with watch.within(0.05):
+            with watch.within(0.02):
                 await asyncio.sleep(0)
             await asyncio.sleep(30)
 
@@ -56,7 +56,7 @@ async def test_the_outer_one_passes_through_the_inner_one():
     inner = watch.within(30)
 
     async def work() -> None:
-        async with watch.within(0.01), inner:
+        with watch.within(0.01), inner:
             await asyncio.sleep(30)
 
     with pytest.raises(TimeoutError):
@@ -66,14 +66,14 @@ async def test_the_outer_one_passes_through_the_inner_one():
 
 async def test_a_timeout_of_somebody_elses_is_not_its_own():
     with pytest.raises(TimeoutError, match="theirs"):
-        async with Watch().within(30) as deadline:
+        with Watch().within(30) as deadline:
             raise TimeoutError("theirs")
     assert not deadline.expired
 
 
 async def test_a_cancellation_from_outside_passes():
     async def work() -> None:
-        async with Watch().within(30):
+        with Watch().within(30):
             await asyncio.sleep(30)
 
     task = asyncio.create_task(work())
@@ -86,7 +86,7 @@ async def test_a_cancellation_from_outside_passes():
 async def test_nothing_is_left_running():
     watch = Watch()
     loop = asyncio.get_running_loop()
-    async with watch.within(3600):
+    with watch.within(3600):
         pass
     handles = [handle for handle in getattr(loop, "_scheduled", []) if not handle.cancelled()]
     assert not [handle for handle in handles if handle.when() > loop.time() + 1000]

@@ -37,6 +37,8 @@ class ToolAgent:
         self.deadline_s = deadline_s
 
     async def play(self, task: Task, environment: Environment[Any], model: Model, trajectory: Trajectory) -> Stop:
+        if self.deadline_s is None:
+            return await self._loop(task, environment, model, trajectory)
         try:
             async with asyncio.timeout(self.deadline_s) as deadline:
                 return await self._loop(task, environment, model, trajectory)

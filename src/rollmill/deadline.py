@@ -19,7 +19,7 @@ class Watch:
         self._due = math.inf
 
     def within(self, seconds: float) -> Deadline:
-        """`async with` it; what takes longer ends with `TimeoutError`, and `expired` says that it was this deadline."""
+        """Enter it; what takes longer ends with `TimeoutError`, and `expired` says that it was this deadline."""
         return Deadline(self, seconds)
 
     def add(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,7 +64,7 @@ class Deadline:
         self.expired = False
         self.until = math.inf
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         if self._task is None:
@@ -74,7 +74,7 @@ class Deadline:
         self._watch.add(self, loop)
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.remove(self)

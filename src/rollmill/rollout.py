@@ -108,11 +108,11 @@ async def play(
         world.trajectory = trajectory
         task = _offer_tools(task, world)
         try:
-            async with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
+            with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
                 await world.setup()
-            async with _Stage("agent", "play", deadlines.play_s, trajectory, watch):
+            with _Stage("agent", "play", deadlines.play_s, trajectory, watch):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
-            async with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
+            with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
                 reward = await judge(world, compute)
         finally:
             await _close(world, deadlines.close_s, watch)
@@ -129,7 +129,8 @@ async def play(
         turns=trajectory.turns,
         tool_calls=trajectory.tool_calls,
         attempt=attempt,
-        seconds=trajectory.seconds,
+        # Microseconds: what is finer is noise, and takes room in every row.
+        seconds={stage: round(spent, 6) for stage, spent in trajectory.seconds.items()},
     )
 
 
@@ -144,13 +145,13 @@ async def verify_again(
     trajectory, watch = Trajectory(rollout.task.prompt), Watch()
     world.trajectory = trajectory
     try:
-        async with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
+        with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
             await world.setup()
         if world.verification == "replay":
-            async with _Stage("tool", "replay", deadlines.play_s, trajectory, watch):
+            with _Stage("tool", "replay", deadlines.play_s, trajectory, watch):
                 await _replay(world, rollout.response.output)
         trajectory.restore(rollout)
-        async with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
+        with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
             return await world.score(compute)
     finally:
         await _close(world, deadlines.close_s, watch)
@@ -193,28 +194,29 @@ def _offer_tools(task: Task, world: Environment[Any]) -> Task:
 class _Stage:
     """A stage of a rollout: addressed, timed and bounded."""
 
+    __slots__ = ("_began", "_deadline", "_name", "_seconds", "_spent", "_where")
+
     def __init__(self, where: Where, name: str, seconds: float, trajectory: Trajectory, watch: Watch) -> None:
         self._where: Where = where
         self._name, self._seconds = name, seconds
         self._spent = trajectory.seconds
         self._deadline = watch.within(seconds)
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         self._began = perf_counter()
-        await self._deadline.__aenter__()
+        self._deadline.__enter__()
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._spent[self._name] = self._spent.get(self._name, 0.0) + perf_counter() - self._began
-        with boundary(self._where):
-            try:
-                await self._deadline.__aexit__(kind, error, trace)
-            except TimeoutError:
-                detail = f"{self._name} took longer than {self._seconds:g} s"
-                raise RolloutError(Failure(self._where, "timeout", detail, retryable=True)) from None
-            if error is not None:
-                raise error
+        try:
+            self._deadline.__exit__(kind, error, trace)
+        except TimeoutError:
+            detail = f"{self._name} took longer than {self._seconds:g} s"
+            raise RolloutError(Failure(self._where, "timeout", detail, retryable=True)) from None
+        if error is not None:
+            boundary(self._where).__exit__(kind, error, trace)
 
 
 async def _close(world: Environment[Any], seconds: float, watch: Watch) -> None:
@@ -222,7 +224,7 @@ async def _close(world: Environment[Any], seconds: float, watch: Watch) -> None:
         return
     # The reward stands or falls before this; a world that does not close is the author's to hear of, not the rollout's.
     try:
-        async with watch.within(seconds):
+        with watch.within(seconds):
             await world.close()
     except Exception as error:  # noqa: BLE001
         log.warning("close failed: environment=%s error=%r", type(world).__name__, error)

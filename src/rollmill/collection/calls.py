@@ -6,8 +6,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -237,8 +238,8 @@ class Persistent:
         self._model = model
         self._calls = calls
 
-    async def reply(self, conversation: Conversation) -> Reply:
-        return await self._calls.make(self._model, conversation)
+    def reply(self, conversation: Conversation) -> Coroutine[Any, Any, Reply]:
+        return self._calls.make(self._model, conversation)
 
 
 def _given_up(failure: Failure) -> RolloutError:

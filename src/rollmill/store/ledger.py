@@ -162,6 +162,10 @@ class _Counts:
 
     def next(self, number: int) -> int:
         """The count, which is one more from then on."""
+        small = self._small
+        if number < len(small) and (count := small[number]) < _FULL - 1:
+            small[number] = count + 1
+            return count
         count = self.get(number)
         self._set(number, count + 1)
         return count

@@ -183,7 +183,7 @@ def entry_of(rollout: Rollout, run: str = "") -> Entry:
         output_tokens=usage.output_tokens,
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        seconds=_rounded(rollout.seconds),
+        seconds=rollout.seconds,
         labels=_labels(rollout.task.fields),
         run=run,
         empty=not rollout.response.output_text,
@@ -195,21 +195,17 @@ def _labels(fields: Mapping[str, Raw]) -> dict[str, str]:
     return {name: label for name, label in given.items() if isinstance(label, str)}
 
 
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {stage: round(spent, 6) for stage, spent in seconds.items()}
-
-
 def write_row(rollout: Rollout, run: str) -> bytes:
     """The row of a rollout that ended with a reward, without its newline."""
     reward = rollout.reward
     if reward is None:
         raise ValueError("a rollout without a reward has no row")
     slot = rollout.slot
-    given = rollout.task.fields
-    if _SKIPPED in given:
-        # The row was a rollout, of a run that put verification off; this one's reward is its own.
-        given = {name: value for name, value in given.items() if name != _SKIPPED}
+    row: dict[str, Any] = {**rollout.task.fields}
+    # The row may have been a rollout, of a run that put verification off; this one's reward is its own.
+    row.pop(_SKIPPED, None)
     found = {**reward.metrics, **reward.notes}
+    added = [name for name in found if name not in row]
     block = Block(
         slot=SlotKey(slot.agent, slot.task, slot.occurrence, slot.repeat),
         stop=rollout.stop,
@@ -218,12 +214,13 @@ def write_row(rollout: Rollout, run: str) -> bytes:
         turns=rollout.turns,
         tool_calls=rollout.tool_calls,
         attempt=rollout.attempt,
-        seconds=_rounded(rollout.seconds),
+        seconds=rollout.seconds,
         metrics=reward.metrics,
-        added=[name for name in found if name not in given],
+        added=added,
     )
-    row: dict[str, Any] = given | {name: value for name, value in found.items() if name not in given}
-    row |= {"response": rollout.response.wire(), "reward": reward.value}
+    row |= {name: found[name] for name in added}
+    row["response"] = rollout.response.wire()
+    row["reward"] = reward.value
     if reward.parts:
         row["reward_components"] = reward.parts
     row["usage"] = rollout.response.usage.wire()

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,13 @@ def _ended(one: Round, running: Running, codes: tuple[int, ...] = (0, 1)) -> End
 
 
 def _workers(pid: int) -> list[int]:
-    return [one for one in descendants(pid) if b"rollmill.engines.program" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    found = []
+    for one in descendants(pid):
+        # It may have ended since.
+        with suppress(OSError):
+            if b"rollmill.engines.program" in Path(f"/proc/{one}/cmdline").read_bytes():
+                found.append(one)
+    return found
 
 
 def check_accounts(ended: Ended, found: Found, planned: int) -> None:

@@ -7,9 +7,8 @@ from rollmill.deadline import Watch
 
 async def test_what_is_overdue_ends_with_a_timeout():
     watch = Watch()
-    with pytest.raises(TimeoutError):
-        with watch.within(0.01) as deadline:
-            await asyncio.sleep(30)
+    with pytest.raises(TimeoutError), watch.within(0.01) as deadline:
+        await asyncio.sleep(30)
     assert deadline.expired
     task = asyncio.current_task()
     assert task is not None
@@ -65,9 +64,8 @@ async def test_the_outer_one_passes_through_the_inner_one():
 
 
 async def test_a_timeout_of_somebody_elses_is_not_its_own():
-    with pytest.raises(TimeoutError, match="theirs"):
-        with Watch().within(30) as deadline:
-            raise TimeoutError("theirs")
+    with pytest.raises(TimeoutError, match="theirs"), Watch().within(30) as deadline:
+        raise TimeoutError("theirs")
     assert not deadline.expired
 
 

@@ -32,10 +32,10 @@ demo: venv model ## play two environments with the small model and look at the r
 	@VENV='$(VENV)' scripts/demo
 
 test: dev model ## run every test
-	@$(PYTEST) -n 2 --dist loadfile
+	@$(PYTEST) -n 3 --dist loadfile
 
 test-fast: dev ## run the tests without those marked slow
-	@$(PYTEST) -n 2 --dist loadfile -m 'not slow'
+	@$(PYTEST) -n 3 --dist loadfile -m 'not slow'
 
 lint: dev ## check style and formatting
 	@$(BIN)/ruff check --quiet bench src tests

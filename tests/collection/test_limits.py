@@ -180,10 +180,10 @@ def test_the_model_is_kept_busy_whatever_the_tools_take(tools_s):
 
 
 def test_it_goes_on_after_an_outage():
-    server = Failing(lambda at, number: ModelError("transport", "x") if 100 < at < 140 else None, 1.0)
-    _, _, ended = simulate(lambda: collect(server, seconds=300, tools_s=0.1))
+    server = Failing(lambda at, number: ModelError("transport", "x") if 20 < at < 60 else None, 1.0)
+    _, _, ended = simulate(lambda: collect(server, seconds=120, tools_s=0.1))
     assert 4 * ended == server.ended["answered"]
-    assert sum(at > 200 for at in server.asked) > 1000
+    assert sum(at > 90 for at in server.asked) > 1000
 
 
 def test_the_records_of_the_package_play_through_it():

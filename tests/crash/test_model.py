@@ -36,6 +36,7 @@ def test_eight_thousand_rollouts_with_a_fifth_of_all_calls_faulty(tmp_path, serv
     check_metrics(found, metrics(collect))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["429", "429-seconds", "429-date"])
 def test_a_third_of_all_calls_is_too_many(tmp_path, serve, rows, fault):
     planned = rows(40)

@@ -173,10 +173,17 @@ def test_a_stream_is_read_once_and_not_beforehand(tmp_path):
 
 
 def test_stretches_know_whether_their_rows_have_changed(tmp_path):
-    before = [stretch.hash for stretch in source(tmp_path, sums(*range(300))).stretches()]
-    after = [stretch.hash for stretch in source(tmp_path, sums(*range(299), 7)).stretches()]
+    before = [stretch.hash for stretch in source(tmp_path, sums(*range(600))).stretches()]
+    after = [stretch.hash for stretch in source(tmp_path, sums(*range(599), 7)).stretches()]
     assert len(before) == len(after) == 3
     assert [then == now for then, now in zip(before, after, strict=True)] == [True, True, False]
+
+
+def test_fewer_long_rows_are_read_at_once(tmp_path):
+    long = sums(*range(40)).replace('"?"', f'"{"x" * 2**17}"')
+    lengths = [len(stretch) for stretch in source(tmp_path, long).stretches()]
+    assert sum(lengths) == 40
+    assert set(lengths[:-1]) == {8}
 
 
 # Several files.

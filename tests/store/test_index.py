@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -317,13 +318,65 @@ def test_a_log_of_failures_that_was_edited_is_read_anew(tmp_path):
 
 
 def test_looking_up_any_number_of_tasks_takes_few_different_queries(index):
-    known = placed(*(entry(number) for number in range(600)))
     with index.transaction():
-        index.add(known)
-    keys = [("one", bytes.fromhex(one.slot.task)) for one, _ in known]
+        ids = [row.id for row in index.add_tasks([NewTask(*key(n), n, given=False) for n in range(600)])]
     lengths = set()
     index._connection.set_trace_callback(lambda query: lengths.add(query.count(",")))
     for count in (*range(1, 40), 511, 512, 513, 600):
-        assert list(index.tasks(keys[:count])) == keys[:count]
+        assert list(index.task_rows(ids[:count])) == ids[:count]
     index._connection.set_trace_callback(None)
     assert len(lengths) <= 10
+
+
+# Tasks in memory, and those that are sorted in.
+
+
+def key(number: int) -> tuple[str, bytes]:
+    return "one", hashlib.blake2b(number.to_bytes(4, "big"), digest_size=16).digest()
+
+
+def add_tasks(index: Index, numbers: range) -> None:
+    for first in numbers[::500]:
+        with index.transaction():
+            some = range(first, min(first + 500, numbers.stop))
+            index.add_tasks([NewTask(*key(n), n, given=False, asked=1) for n in some])
+
+
+@pytest.mark.parametrize("count", [8191, 8192, 16383, 16384, 16385, 30_000])
+def test_a_task_is_found_wherever_it_is(tmp_path, count):
+    index = Index(tmp_path / NAME)
+    add_tasks(index, range(count))
+    assert len(index._recent) < 16384
+    for one in (index, Index(tmp_path / NAME)):
+        found = one.tasks(map(key, range(count + 5)))
+        assert {name: row.task_index for name, row in found.items()} == {key(n): n for n in range(count)}
+        assert one.tasks([("two", key(0)[1])]) == {}
+        one.close()
+
+
+def test_what_is_asked_for_more_often_is_known_wherever_the_task_is(tmp_path):
+    index = Index(tmp_path / NAME)
+    add_tasks(index, range(20_000))
+    some = [key(0), key(19_999)]
+    with index.transaction():
+        index.raise_asked({name: row._replace(asked=7) for name, row in index.tasks(some).items()}, "run")
+    for one in (index, Index(tmp_path / NAME)):
+        assert [one.tasks([name])[name].asked for name in some] == [7, 7]
+        one.close()
+
+
+def undone(index: Index) -> None:
+    with index.transaction():
+        index.add_tasks([NewTask(*key(n), n, given=False) for n in range(10_000, 20_000)])
+        raise KeyError
+
+
+def test_tasks_of_a_transaction_that_failed_are_unknown(tmp_path):
+    index = Index(tmp_path / NAME)
+    add_tasks(index, range(10_000))
+    with pytest.raises(KeyError):
+        undone(index)
+    assert len(index.tasks(map(key, range(20_000)))) == 10_000
+    add_tasks(index, range(10_000, 20_000))
+    assert len(index.tasks(map(key, range(20_000)))) == 20_000
+    index.close()

@@ -11,7 +11,7 @@ import zstandard
 import rollmill as rm
 from rollmill.store.folder import run_folder
 from rollmill.store.journal import Journal, open_journal
-from rollmill.store.lines import Broken, Line, read_at, read_lines
+from rollmill.store.lines import Broken, Line, Place, read_at, read_lines
 
 PLAIN, COMPRESSED = "a.jsonl", "a.jsonl.zst"
 each_kind = pytest.mark.parametrize("name", [PLAIN, COMPRESSED])
@@ -182,8 +182,48 @@ def whole_of(content: bytes) -> bytes:
 
 def test_a_full_disk_is_a_store_error():
     journal = Journal(Path("/dev/full"))
+    journal.append(b"{}")
     with pytest.raises(rm.StoreError, match="/dev/full: cannot append: No space left on device"):
-        journal.append(b"{}")
+        journal.hand_over()
+    # What could not be written is owed, and never written later.
+    journal.hand_over()
+
+
+def test_rows_are_in_the_file_when_they_are_handed_over_or_are_many(tmp_path):
+    journal = Journal(tmp_path / "a.jsonl")
+    assert journal.append(b"one") == Place(0, 3)
+    assert journal.append(b"two") == Place(4, 3)
+    assert contents(journal.path) == []
+    journal.hand_over()
+    assert contents(journal.path) == [b"one", b"two"]
+    large = [b"%d" % number + b"x" * 2**16 for number in range(20)]
+    for row in large:
+        journal.append(row)
+    assert len(large) > len(contents(journal.path)) - 2 > 10
+    journal.close()
+    assert contents(journal.path) == [b"one", b"two", *large]
+
+
+def test_more_rows_are_handed_over_than_one_call_takes(tmp_path):
+    journal = Journal(tmp_path / "a.jsonl")
+    rows = [b"%d" % number for number in range(5000)]
+    for row in rows:
+        journal.append(row)
+    journal.close()
+    assert contents(journal.path) == rows
+
+
+def test_a_write_that_takes_less_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    whole = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, parts: os.write(file, b"".join(parts)[:7]))
+    journal = Journal(tmp_path / "a.jsonl")
+    for row in (b"one", b"two", b"three"):
+        journal.append(row)
+    journal.hand_over()
+    monkeypatch.setattr(os, "writev", whole)
+    journal.append(b"four")
+    journal.close()
+    assert contents(journal.path) == [b"one", b"two", b"three", b"four"]
 
 
 def test_what_cannot_be_brought_to_the_disk_is_a_store_error():

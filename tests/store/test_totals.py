@@ -42,7 +42,7 @@ def test_a_spread_is_what_its_numbers_are(numbers):
     at_once.add_all(numbers[3:])
     for found in (spread, at_once):
         assert (found.count, found.least, found.most) == (len(numbers), min(numbers), max(numbers))
-    assert (at_once.total, at_once.squares) == pytest.approx((spread.total, spread.squares), abs=1e-3)
+    assert (at_once.total, at_once.squares) == pytest.approx((spread.total, spread.squares), rel=1e-9, abs=1e-3)
     assert spread.mean == pytest.approx(statistics.fmean(numbers), abs=1e-6)
     assert spread.deviation == pytest.approx(statistics.stdev(numbers), rel=1e-4, abs=1e-1)
 

@@ -18,8 +18,10 @@ from rollmill.errors import ConfigError
 from rollmill.taskset import is_plain, parse, read_rows
 from rollmill.types import AgentRef, Task
 
-STRETCH = 128
+STRETCH = 256
 """How many rows are read at once."""
+_STRETCH_BYTES = 1 << 20
+"""Or fewer, where they are long: nothing else happens while they are parsed."""
 _READ_THROUGH = 16 * 2**20
 _FIRST_ROWS = 1000
 _GIVEN_AT_ONCE = 16
@@ -113,10 +115,7 @@ class RowFile:
 
     def stretches(self) -> Iterator[Stretch]:
         rows = itertools.islice(read_rows(self._path), self._limit)
-        for number in itertools.count():
-            some = list(itertools.islice(rows, STRETCH))
-            if not some:
-                return
+        for number, some in enumerate(_stretched(rows)):
             stretch = Stretch(self.name, number, some, self._planned)
             if self._again:
                 stretch.hash = _hash(some)
@@ -254,6 +253,19 @@ class Several:
             return None
         whole = sum(count or 0 for count in counts)
         return whole if self._limit is None else min(whole, self._limit)
+
+
+def _stretched(rows: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    some: list[tuple[int, bytes]] = []
+    size = 0
+    for numbered in rows:
+        some.append(numbered)
+        size += len(numbered[1])
+        if len(some) == STRETCH or size >= _STRETCH_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 class _Head(Struct):

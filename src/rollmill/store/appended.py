@@ -23,15 +23,22 @@ class Appended:
         self._settled = False
         self._synced_folder = False
 
-    def write(self, content: bytes) -> int:
-        """Hand it to the operating system; where it begins."""
-        try:
-            if not self._settled:
+    def end(self) -> int:
+        """Where what is written next begins."""
+        if not self._settled:
+            try:
                 self._settle()
-            start = self.size
-            self._write(content)
+            except OSError as error:
+                raise self._fault(error) from error
+        return self.size
+
+    def write(self, *parts: bytes) -> int:
+        """Hand them to the operating system, one after the other; where they begin."""
+        start = self.end()
+        try:
+            self._write(*parts)
         except OSError as error:
-            raise StoreError(f"{self.path}: cannot append: {error.strerror}") from error
+            raise self._fault(error) from error
         return start
 
     def sync(self) -> None:
@@ -59,16 +66,19 @@ class Appended:
             self._file = -1
             os.close(file)
 
-    def _write(self, content: bytes) -> None:
+    def _fault(self, error: OSError) -> StoreError:
+        return StoreError(f"{self.path}: cannot append: {error.strerror}")
+
+    def _write(self, *parts: bytes) -> None:
         try:
-            write_all(self._file, content)
+            write_all(self._file, *parts)
         except OSError:
             # Half a line would swallow the next one.
             self._settled = False
             with suppress(OSError):
                 self._cut()
             raise
-        self.size += len(content)
+        self.size += sum(map(len, parts))
 
     def _settle(self) -> None:
         """Nothing follows half a line: what a failed write left goes, what was there before gets its line break."""

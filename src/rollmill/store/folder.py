@@ -10,6 +10,8 @@ from pathlib import Path
 from rollmill.errors import StoreError
 
 ENDINGS = (".jsonl.zst", ".jsonl")
+_MOST_PARTS = 1000
+"""How many one call takes, nearly."""
 
 
 def stem(output: Path) -> str:
@@ -57,11 +59,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_all(file: int, content: bytes) -> None:
+def write_all(file: int, *parts: bytes) -> None:
     """Hand all of it to the operating system; a write may take less than it is given."""
-    written = os.write(file, content)
-    while written < len(content):
-        written += os.write(file, memoryview(content)[written:])
+    for first in range(0, len(parts), _MOST_PARTS):
+        some = parts[first : first + _MOST_PARTS]
+        written = os.writev(file, some)
+        if written < sum(map(len, some)):
+            rest = memoryview(b"".join(some))[written:]
+            while rest:
+                rest = rest[os.write(file, rest) :]
 
 
 def fingerprint(path: Path) -> str:

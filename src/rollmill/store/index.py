@@ -10,7 +10,7 @@ import itertools
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,8 @@ CREATE TABLE task (
     id INTEGER PRIMARY KEY, identity BLOB, agent INTEGER, task_index INTEGER, given INTEGER,
     asked INTEGER, asker INTEGER
 );
-CREATE UNIQUE INDEX task_identity ON task (identity, agent);
+-- Those tasks that are not among the last ones.
+CREATE TABLE task_identity (identity BLOB, agent INTEGER, task INTEGER, PRIMARY KEY (identity, agent)) WITHOUT ROWID;
 -- The order of the key is that of the input, nearly: rows go to the end.
 CREATE TABLE rollout (
     task_index INTEGER, task INTEGER, occurrence INTEGER, repeat INTEGER, rollout_index INTEGER,
@@ -49,6 +50,11 @@ _SLOT = "WHERE task_index = ? AND task = ? AND occurrence = ? AND repeat = ?"
 _FAILURE = 12
 _MOST_VALUES = 512
 """How many values one query takes; SQLite has a limit, and parsing a long one takes its time."""
+_SORTED_AT_ONCE = 1 << 13
+"""An identity is as good as random, so tasks that were sorted in one by one would have a page written for each."""
+
+TaskKey = tuple[str, bytes]
+"""The agent and the identity of a task."""
 
 
 class TaskRow(NamedTuple):
@@ -100,15 +106,16 @@ class Index(Reader):
         self._agents: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._askers: dict[str, int] = {}
-        self._next_id = 0
-        self._read_names()
+        self._recent: dict[TaskKey, TaskRow] = {}
+        self._sorted = self._next_id = 0
+        self._read_known()
 
     def clear(self) -> None:
         """Forget everything: it will be read from the files again."""
         self.close()
         _remove(self.path)
         self._connection = _connect(self.path)
-        self._read_names()
+        self._read_known()
 
     def settle(self) -> bool:
         """Bring it to the disk; False where readers prevent that."""
@@ -130,6 +137,7 @@ class Index(Reader):
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+                    self._read_known()
                 raise
         except sqlite3.Error as error:
             raise fault(self.path, error) from error
@@ -139,30 +147,48 @@ class Index(Reader):
 
     # Tasks.
 
-    def tasks(self, keys: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], TaskRow]:
-        """Those of these (agent, identity) that are known."""
-        query = "SELECT identity, agent, id, task_index, given, asked FROM task WHERE identity"
-        return {
-            (self._names[agent], identity): TaskRow(id, index, bool(given), asked)
-            for identity, agent, id, index, given, asked in self._among(query, [identity for _, identity in keys])
-        }
+    def tasks(self, keys: Iterable[TaskKey]) -> dict[TaskKey, TaskRow]:
+        """Those of these that are known."""
+        found: dict[TaskKey, TaskRow] = {}
+        others: dict[TaskKey, None] = {}
+        for key in keys:
+            if key in self._recent:
+                found[key] = self._recent[key]
+            else:
+                others[key] = None
+        if self._sorted:
+            query = (
+                "SELECT task.agent, task.identity, id, task_index, given, asked FROM task_identity "
+                "JOIN task ON id = task WHERE task_identity.identity"
+            )
+            rows = map(self._known, self._among(query, [identity for _, identity in others]))
+            found |= {key: task for key, task in rows if key in others}
+        return found
 
     def add_tasks(self, tasks: Sequence[NewTask], run: str = "") -> list[TaskRow]:
         """Tasks that are new, and the run that asks for them."""
-        first, self._next_id = self._next_id, self._next_id + len(tasks)
+        agents = {agent: self._agent(agent) for agent in {task.agent for task in tasks}}
         asker = self._asker(run)
-        rows = [
-            (first + n, identity, self._agent(agent), index, given, asked, asker)
-            for n, (agent, identity, index, given, asked) in enumerate(tasks)
-        ]
-        self._connection.executemany("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        return [TaskRow(row[0], row[3], bool(row[4]), row[5]) for row in rows]
+        first, self._next_id = self._next_id, self._next_id + len(tasks)
+        added = [TaskRow(id, task.task_index, task.given, task.asked) for id, task in enumerate(tasks, first)]
+        self._connection.executemany(
+            "INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (id, identity, agents[agent], index, given, asked, asker)
+                for id, (agent, identity, index, given, asked) in enumerate(tasks, first)
+            ],
+        )
+        self._recent.update(zip([task[:2] for task in tasks], added, strict=True))
+        while len(self._recent) >= 2 * _SORTED_AT_ONCE:
+            self._sort_in()
+        return added
 
-    def raise_asked(self, asked: Mapping[int, int], run: str) -> None:
+    def raise_asked(self, tasks: Mapping[TaskKey, TaskRow], run: str) -> None:
         """More slots of these tasks are asked for than were before."""
         asker = self._asker(run)
-        rows = [(count, asker, id) for id, count in asked.items()]
+        rows = [(task.asked, asker, task.id) for task in tasks.values()]
         self._connection.executemany("UPDATE task SET asked = ?, asker = ? WHERE id = ?", rows)
+        self._recent.update({key: task for key, task in tasks.items() if key in self._recent})
 
     def task_indices(self) -> Iterator[tuple[int, bool]]:
         """Every index in use, and whether a row brought it."""
@@ -236,8 +262,10 @@ class Index(Reader):
     def _ids(self, entries: Sequence[tuple[Entry, Place]]) -> list[TaskRow]:
         """The tasks of stored rollouts, which may be new here: the files know them, the index was lost."""
         keys = [(entry.slot.agent, bytes.fromhex(entry.slot.task)) for entry, _ in entries]
+        with suppress(KeyError):
+            return [self._recent[key] for key in keys]
         known = self.tasks(dict.fromkeys(keys))
-        missing: dict[tuple[str, bytes], int] = {}
+        missing: dict[TaskKey, int] = {}
         for key, (entry, _) in zip(keys, entries, strict=True):
             if key not in known:
                 missing.setdefault(key, entry.slot.task_index)
@@ -257,11 +285,31 @@ class Index(Reader):
 
     # The names of agents, and queries.
 
-    def _read_names(self) -> None:
+    def _read_known(self) -> None:
+        """The names of agents, and the tasks that are not sorted in."""
         self._agents = dict(self._rows("SELECT name, id FROM agent"))
         self._names = {number: name for name, number in self._agents.items()}
         self._askers = {}
         self._next_id = (self._one("SELECT max(id) FROM task") or 0) + 1
+        self._sorted = self.about("sorted") or 0
+        query = "SELECT agent, identity, id, task_index, given, asked FROM task WHERE id > ? ORDER BY id"
+        self._recent = dict(map(self._known, self._rows(query, self._sorted)))
+
+    def _known(self, row: tuple[Any, ...]) -> tuple[TaskKey, TaskRow]:
+        agent, identity, id, index, given, asked = row
+        return (self._names[agent], identity), TaskRow(id, index, bool(given), asked)
+
+    def _sort_in(self) -> None:
+        """The older half of those in memory; the others have rollouts that are still to come, mostly."""
+        older = dict(itertools.islice(self._recent.items(), _SORTED_AT_ONCE))
+        before, self._sorted = self._sorted, max(task.id for task in older.values())
+        self._connection.execute(
+            "INSERT INTO task_identity SELECT identity, agent, id FROM task WHERE id BETWEEN ? AND ? ORDER BY 1, 2",
+            (before + 1, self._sorted),
+        )
+        self.note("sorted", self._sorted)
+        for key in older:
+            del self._recent[key]
 
     def _agent(self, name: str) -> int:
         if name not in self._agents:
@@ -299,8 +347,8 @@ def _row(task: TaskRow, entry: Entry, place: Place) -> tuple[Any, ...]:
         place.length,
         place.inner,
         entry.reward,
-        _json(entry.parts),
-        _json(entry.metrics),
+        _json(entry.parts) if entry.parts else None,
+        _json(entry.metrics) if entry.metrics else None,
         entry.stop,
         None if failure is None else f"{failure.where}: {failure.kind}",
         entry.attempt,
@@ -310,15 +358,15 @@ def _row(task: TaskRow, entry: Entry, place: Place) -> tuple[Any, ...]:
         entry.output_tokens,
         entry.cached_tokens,
         entry.reasoning_tokens,
-        _json(entry.seconds),
-        _json(entry.labels),
+        _json(entry.seconds) if entry.seconds else None,
+        _json(entry.labels) if entry.labels else None,
         entry.model,
         entry.run,
     )
 
 
-def _json(named: Mapping[str, float | str]) -> str | None:
-    return encode(named).decode() if named else None
+def _json(named: Mapping[str, float | str]) -> str:
+    return encode(named).decode()
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

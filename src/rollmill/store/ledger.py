@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rollmill.errors import ConfigError
-from rollmill.store.index import Held, Index, NewTask, TaskRow
+from rollmill.store.index import Held, Index, NewTask, TaskKey, TaskRow
 from rollmill.types import Slot
 
 _DENSE = 1 << 26
@@ -55,7 +55,8 @@ class Ledger:
         # A task that is new has no rollouts, but an index that its row brought may have those of others.
         held = self._index.held(task.task_index for task in tasks if task.id in known or task.given)
         owed = [self._owed(row, task, held, repeats(row.agent)) for row, task in zip(rows, tasks, strict=True)]
-        self._note_asked(rows, tasks, repeats)
+        if known:
+            self._note_asked(rows, tasks, known, repeats)
         return owed, [task.id for task in tasks]
 
     def recall(self, source: str, number: int, digest: bytes) -> list[Wanted] | None:
@@ -76,45 +77,50 @@ class Ledger:
         keys = [(row.agent, row.identity) for row in rows]
         tasks = self._index.tasks(dict.fromkeys(keys))
         known = {task.id for task in tasks.values()}
-        missing = {key: row.given for key, row in zip(reversed(keys), reversed(rows), strict=True) if key not in tasks}
-        if missing:
-            # In input order, and the first of equal rows decides.
-            counts = Counter(key for key in keys if key in missing)
-            new = [
-                NewTask(*key, *self._claimed(missing[key]), asked=count * repeats(key[0]))
-                for key, count in counts.items()
-            ]
+        counts: dict[TaskKey, int] = {}
+        given: dict[TaskKey, int | None] = {}
+        for key, row in zip(keys, rows, strict=True):
+            if key not in tasks:
+                counts[key] = counts.get(key, 0) + 1
+                # The first of equal rows decides.
+                given.setdefault(key, row.given)
+        if counts:
+            new = [self._new(key, given[key], count * repeats(key[0])) for key, count in counts.items()]
             with self._index.transaction():
                 added = self._index.add_tasks(new, self._run)
-            tasks |= dict(zip(counts, added, strict=True))
+            tasks |= zip(counts, added, strict=True)
         return [tasks[key] for key in keys], known
 
-    def _note_asked(self, rows: Sequence[Wanted], tasks: Sequence[TaskRow], repeats: Callable[[str], int]) -> None:
-        """What this pass asks for may be more than what any before it did."""
+    def _note_asked(
+        self, rows: Sequence[Wanted], tasks: Sequence[TaskRow], known: Collection[int], repeats: Callable[[str], int]
+    ) -> None:
+        """What this pass asks for of a known task may be more than what any before it did."""
         asked = {
-            task.id: count
+            (row.agent, row.identity): task._replace(asked=count)
             for row, task in zip(rows, tasks, strict=True)
-            if (count := self._occurrences.get(task.id) * repeats(row.agent)) > task.asked
+            if task.id in known and (count := self._occurrences.get(task.id) * repeats(row.agent)) > task.asked
         }
         if asked:
             with self._index.transaction():
                 self._index.raise_asked(asked, self._run)
 
-    def _claimed(self, given: int | None) -> tuple[int, bool]:
+    def _new(self, key: TaskKey, given: int | None, asked: int) -> NewTask:
+        agent, identity = key
         if given is None:
-            return self._used.next_free(), False
+            return NewTask(agent, identity, self._used.next_free(), False, asked)
         if self._used.ours(given):
             raise ConfigError(
                 f"a row brings _ng_task_index {given}, which another task has got in this output already: "
                 "give every row an index of its own, or none"
             )
         self._used.add(given, given=True)
-        return given, True
+        return NewTask(agent, identity, given, True, asked)
 
     def _owed(self, row: Wanted, task: TaskRow, held: Mapping[int, Mapping[int, Sequence[Held]]], repeats: int) -> Owed:
         occurrence = self._occurrences.next(task.id)
+        identity = row.identity.hex()
         of_index = held.get(task.task_index, {})
-        ended = {(one.occurrence, one.repeat): one for one in of_index.get(task.id, ())}
+        ended = {(one.occurrence, one.repeat): one for one in of_index.get(task.id, ())} if of_index else {}
         slots, count, failed = [], 0, 0
         for repeat in range(repeats):
             one = ended.get((occurrence, repeat))
@@ -124,7 +130,6 @@ class Ledger:
                 failed += one.failed
                 continue
             number = one.rollout_index if one is not None else self._free_number(task.task_index, natural, of_index)
-            identity = row.identity.hex()
             slots.append(Slot(row.agent, identity, occurrence, repeat, task.task_index, number))
         return Owed(slots, count, failed)
 
@@ -138,9 +143,10 @@ class Ledger:
 
     def _free_number(self, index: int, number: int, of_index: Mapping[int, Sequence[Held]]) -> int:
         """Another number where this one is another rollout's: played when repeats or the input were others."""
+        if not of_index and index not in self._bumped:
+            return number
         taken = {one.rollout_index for of_task in of_index.values() for one in of_task}
-        bumped = self._bumped.get(index, ())
-        if number not in taken and number not in bumped:
+        if number not in taken and number not in self._bumped.get(index, ()):
             return number
         number = max(number, self._numbers.get(index))
         while number in taken or number in self._bumped[index]:

@@ -18,7 +18,7 @@ _STEPS = 100_000
 
 NAME = "index.sqlite"
 _MOST_NAMED = 10
-VERSION = 2
+VERSION = 3
 
 
 class Clusters(NamedTuple):

@@ -23,7 +23,10 @@ _FRAME_S = 0.05
 
 
 class Recorder:
-    """Records what has ended. A slot that `rewarded` or `failed` returned from survives the death of this process.
+    """Records what has ended. What `rewarded` or `failed` returned from survives the death of this process.
+
+    It does from the next turn of the event loop on: rows that come in one turn are handed over together at its end,
+    before anybody else can hear of them.
 
     `process`: the disk is asked once, at the end. `os`: five times a second, so that a crash of the machine costs the
     last moment. `power`: they return only when the slot is on the disk.
@@ -42,7 +45,9 @@ class Recorder:
         self._waits = durability == "power" or store.journal.at_commit
         # Where everybody waits for a commit, one begins as soon as the last has ended, or little is ever done at once.
         self._patience_s = _FRAME_S if store.journal.at_commit else 0.0 if self._waits else COMMIT_S
-        self._group: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._handing_over = False
+        self._group: asyncio.Future[None] = self._loop.create_future()
         self._committing: asyncio.Task[None] | None = None
         self._error: StoreError | None = None
 
@@ -63,14 +68,21 @@ class Recorder:
 
     async def rewarded(self, entry: Entry, row: bytes) -> None:
         self._refuse()
-        await self._keep(entry, self._store.journal.append(row))
+        self._keep(entry, self._store.journal.append(row))
+        if not self._handing_over:
+            self._handing_over = True
+            self._loop.call_soon(self._hand_over)
+        if self._waits:
+            await self._committed()
 
     async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         """Log an attempt that failed; `final` if none follows, and then with the row of its `task`."""
         self._refuse()
         place = self._store.failures.append(entry, response, final=final, task=task)
         if final:
-            await self._keep(entry, place)
+            self._keep(entry, place)
+            if self._waits:
+                await self._committed()
 
     def commit(self) -> None:
         """Everything that was recorded is in the files and in the index."""
@@ -93,14 +105,22 @@ class Recorder:
         if self._committing is not None and self._committing.done():
             raise StoreError(f"{self._store.path}: nothing can be recorded any more: recording has ended")
 
-    async def _keep(self, entry: Entry, place: Place) -> None:
+    def _keep(self, entry: Entry, place: Place) -> None:
         self._pending.append((entry, place))
         self._wake.set()
         if len(self._pending) >= COMMIT_ROLLOUTS:
             self._full.set()
-        if self._waits:
-            # Whoever is cancelled here has recorded all the same.
-            await asyncio.shield(self._group)
+
+    def _hand_over(self) -> None:
+        self._handing_over = False
+        try:
+            self._store.journal.hand_over()
+        except StoreError as error:
+            self._fail(error)
+
+    async def _committed(self) -> None:
+        # Whoever is cancelled here has recorded all the same.
+        await asyncio.shield(self._group)
 
     async def _commit_groups(self) -> None:
         while True:
@@ -127,7 +147,7 @@ class Recorder:
         if not self._leaving:
             self._wake.clear()
             self._full.clear()
-        group, self._group = self._group, asyncio.get_running_loop().create_future()
+        group, self._group = self._group, self._loop.create_future()
         try:
             self.commit()
             if self._durability != "process":

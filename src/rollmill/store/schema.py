@@ -191,6 +191,8 @@ def entry_of(rollout: Rollout, run: str = "") -> Entry:
 
 
 def _labels(fields: Mapping[str, Raw]) -> dict[str, str]:
+    if fields.keys().isdisjoint(_LABELS):
+        return {}
     given = {name: decode(fields[name]) for name in _LABELS if name in fields}
     return {name: label for name, label in given.items() if isinstance(label, str)}
 

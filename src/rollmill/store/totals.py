@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, mul
 
@@ -94,8 +94,8 @@ class Totals(Struct):
             if entry.failure is not None:
                 _count(self.failures, f"{entry.failure.where}: {entry.failure.kind}", 1)
         ended = [entry for entry in entries if entry.failure is None]
-        for entry in ended:
-            _count(self.stops, entry.stop, 1)
+        for stop, count in Counter(map(attrgetter("stop"), ended)).items():
+            _count(self.stops, stop, count)
         for name in _COUNTS:
             _add_to(self.counts, name, list(map(attrgetter(name), ended)))
         _add_named(self.seconds, [entry.seconds for entry in ended])

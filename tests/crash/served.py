@@ -32,7 +32,7 @@ class Served:
         self._process.stdin.flush()
 
     def asked(self) -> list[Asked]:
-        """Every request so far, but for the last moment's while it runs."""
+        """Every request so far."""
         return read_log(self.log)
 
     def stop(self) -> list[Asked]:

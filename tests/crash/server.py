@@ -16,8 +16,9 @@ import struct
 import sys
 import time
 from collections import Counter
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -27,7 +28,6 @@ from tests.crash.script import Asked, Fault, Script
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(rb"Errand (\d+)")
 _HUGE = 100 * 2**20
-_FLUSH_S = 0.05
 
 
 class _Item(msgspec.Struct):
@@ -47,7 +47,7 @@ _item = msgspec.json.Decoder(_Item)
 class Server:
     """All connections, what they were answered, and when the port is closed."""
 
-    def __init__(self, script: Script, log: BinaryIO) -> None:
+    def __init__(self, script: Script, log: FileIO) -> None:
         self.script = script
         self._log = log
         self._came: Counter[bytes] = Counter()
@@ -266,24 +266,15 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0.01)
 
 
-async def serve(log: BinaryIO) -> None:
+async def serve(log: FileIO) -> None:
     loop = asyncio.get_running_loop()
     scripts = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(scripts), sys.stdin)
     server = Server(_script(await scripts.readline()), log)
     await server.open()
     print(server.port, flush=True)
-
-    async def flush() -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_S)
-            log.flush()
-
-    flushing = asyncio.create_task(flush())
     while line := await scripts.readline():
         server.becomes(_script(line))
-    flushing.cancel()
-    log.flush()
     os._exit(0)
 
 
@@ -303,7 +294,7 @@ def main() -> None:
         factory = None
     else:
         factory = uvloop.new_event_loop
-    with Path(sys.argv[1]).open("ab") as log, asyncio.Runner(loop_factory=factory) as runner:
+    with Path(sys.argv[1]).open("ab", buffering=0) as log, asyncio.Runner(loop_factory=factory) as runner:
         runner.run(serve(log))
 
 

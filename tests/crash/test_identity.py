@@ -9,6 +9,8 @@ from tests.crash.rows import errands, write_rows
 from tests.crash.script import Script
 
 SOURCE = (HERE / "errands.py").read_text()
+BEGUN = 16
+"""The calls that were made before anything is changed: each rollout is one."""
 OTHER_VERSION = SOURCE.replace('verification = "replay"', 'verification = "replay"\n    version = "2"')
 
 
@@ -29,9 +31,8 @@ def again(begun, rows: list[dict], *words: str, model: str = "mock"):
     collect, server = begun
     write_rows(collect.folder / "rows.jsonl", rows)
     other = Collect(collect.folder, server.url, "--repeats", "2", environment="world.py:Errands", model=model)
-    before = len(server.asked())
     ended = other.run(*words)
-    return ended, len(server.stop()) - before
+    return ended, len(server.stop()) - BEGUN
 
 
 def test_nothing_changed_plays_nothing(begun):

@@ -106,6 +106,8 @@ async def recorded(rollouts: list[Rollout], count: int, out: Path) -> None:
 async def thrown_away(rollouts: list[Rollout], count: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     async for rollout in planned(Nowhere(), rollouts, count):
+        # An entry is what progress and limits count by, whether it is indexed or not.
+        entry_of(rollout, "run")
         os.write(null, write_row(rollout, "run") + b"\n")
     os.close(null)
 

@@ -9,7 +9,7 @@ import zstandard
 from rollmill.store.appended import Appended
 from rollmill.store.lines import Place, is_compressed
 
-_MOST_HELD = 1 << 20
+_MOST_HELD = 1 << 17
 
 
 def open_journal(path: Path) -> Journal:

@@ -96,8 +96,8 @@ class Totals(Struct):
         ended = [entry for entry in entries if entry.failure is None]
         for stop, count in Counter(map(attrgetter("stop"), ended)).items():
             _count(self.stops, stop, count)
-        for name in _COUNTS:
-            _add_to(self.counts, name, list(map(attrgetter(name), ended)))
+        for name, counts in zip(_COUNTS, zip(*map(_counts, ended), strict=True), strict=False):
+            _add_to(self.counts, name, counts)
         _add_named(self.seconds, [entry.seconds for entry in ended])
         rewarded = [entry for entry in ended if entry.reward is not None]
         self.rewarded += len(rewarded)
@@ -137,6 +137,7 @@ class Totals(Struct):
 
 
 _COUNTS = ("turns", "tool_calls", "input_tokens", "output_tokens")
+_counts = attrgetter(*_COUNTS)
 
 
 def write_totals(totals: Totals) -> bytes:

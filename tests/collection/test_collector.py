@@ -29,6 +29,9 @@ class Kept:
     async def failed(self, entry, response, *, final, task):
         self.failures.append((entry, final))
 
+    async def until_broken(self):
+        await asyncio.Event().wait()
+
     def ended(self, entry):
         self.done.append(entry)
 
@@ -195,6 +198,20 @@ async def test_a_store_that_fails_stops_the_run_loudly(collector):
     one, _ = collector(Player(), 100, places=2, recorder=Full())
     with pytest.raises(rm.StoreError, match="disk full"):
         await one.run()
+
+
+async def test_a_store_that_breaks_stops_a_run_whose_rollouts_take_long(collector):
+    class Broken(Kept):
+        async def until_broken(self):
+            raise rm.StoreError("disk full")
+
+    async def wait(job):
+        await asyncio.sleep(3600)
+
+    one, _ = collector(Player(wait), 100, places=2, recorder=Broken())
+    with pytest.raises(rm.StoreError, match="disk full"):
+        await one.run()
+    assert one.running == 0
 
 
 async def test_cancelling_the_run_cancels_what_runs(collector):

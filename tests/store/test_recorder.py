@@ -174,7 +174,8 @@ async def test_an_output_on_a_full_disk_refuses_and_indexes_nothing(tmp_path):
     kept = os.dup(store.journal._file._file)
     full(store)
     await recorder.rewarded(MADE[1].entry, MADE[1].row)
-    await asyncio.sleep(0)
+    with pytest.raises(rm.StoreError, match="cannot append: No space left on device"):
+        await recorder.until_broken()
     os.dup2(kept, store.journal._file._file)
     os.close(kept)
     for again in (lambda: recorder.rewarded(MADE[2].entry, MADE[2].row), lambda: recorder.__aexit__(None, None, None)):

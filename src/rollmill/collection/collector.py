@@ -39,6 +39,9 @@ class Recorder(Protocol):
     async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         """`task` is the row that was played, where no attempt follows."""
 
+    async def until_broken(self) -> None:
+        """Wait for what keeps everything from being recorded from then on, and raise it."""
+
 
 class Forgetful:
     """Keeps nothing: for a caller who takes the rollouts as they end."""
@@ -48,6 +51,9 @@ class Forgetful:
 
     async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         pass
+
+    async def until_broken(self) -> None:
+        await asyncio.Event().wait()
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -89,12 +95,20 @@ class Collector:
         """Why it stopped by itself, if it did."""
 
     async def run(self) -> None:
-        """Raises after what runs has been recorded, if the plan turned out wrong or the model gone."""
+        """Raises after what runs has been recorded, if the plan turned out wrong or the model gone.
+
+        It does at once where nothing can be recorded any more: what runs would be played for nothing.
+        """
         try:
-            async with asyncio.TaskGroup() as group:
-                await self._admit(group)
+            async with asyncio.TaskGroup() as whole:
+                broken = whole.create_task(self._recorder.until_broken())
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        await self._admit(group)
+                finally:
+                    broken.cancel()
         except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            raise _first(failed) from None
         if self._fault is not None:
             raise self._fault
 
@@ -216,3 +230,7 @@ class Collector:
         if self._fault is None:
             self._fault = error
         self.drain()
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -31,8 +31,8 @@ class Recorder:
     `process`: the disk is asked once, at the end. `os`: five times a second, so that a crash of the machine costs the
     last moment. `power`: they return only when the slot is on the disk.
 
-    After an error in a commit nothing more is recorded: everybody who waits hears of it, and so do those who come next
-    and the one who leaves.
+    After an error nothing more is recorded: everybody who waits hears of it, and so do those who come next and the one
+    who leaves.
     """
 
     def __init__(self, store: Store, durability: Durability = "os") -> None:
@@ -48,6 +48,7 @@ class Recorder:
         self._loop = asyncio.get_running_loop()
         self._handing_over = False
         self._group: asyncio.Future[None] = self._loop.create_future()
+        self._broken: asyncio.Future[None] = self._loop.create_future()
         self._committing: asyncio.Task[None] | None = None
         self._error: StoreError | None = None
 
@@ -83,6 +84,10 @@ class Recorder:
             self._keep(entry, place)
             if self._waits:
                 await self._committed()
+
+    async def until_broken(self) -> None:
+        """Wait for the error after which nothing is recorded any more, and raise it."""
+        await asyncio.shield(self._broken)
 
     def commit(self) -> None:
         """Everything that was recorded is in the files and in the index."""
@@ -166,6 +171,7 @@ class Recorder:
             known = error if isinstance(error, StoreError) else None
             self._error = known or StoreError(f"{self._store.path}: cannot be recorded: {describe(error)}")
         _settle(self._group, self._error)
+        _settle(self._broken, self._error)
         return self._error
 
 

@@ -29,6 +29,8 @@ class Kept:
     async def failed(self, entry, response, *, final, task):
         self.failures.append((entry, final))
 
+    broken = False
+
     async def until_broken(self):
         await asyncio.Event().wait()
 
@@ -212,6 +214,17 @@ async def test_a_store_that_breaks_stops_a_run_whose_rollouts_take_long(collecto
     with pytest.raises(rm.StoreError, match="disk full"):
         await one.run()
     assert one.running == 0
+
+
+async def test_nothing_is_begun_for_a_store_that_is_broken(collector):
+    class Broken(Kept):
+        async def rewarded(self, entry, row):
+            self.broken = True
+
+    worker = Player()
+    one, _ = collector(worker, 100, places=2, recorder=Broken())
+    await one.run()
+    assert one.ended == worker.by_agent.total() == 2
 
 
 async def test_cancelling_the_run_cancels_what_runs(collector):

@@ -120,6 +120,26 @@ async def test_the_run_again_has_nothing_to_do_and_enters_no_crew(bench):
     assert len(read_manifest(bench.folder).runs) == 1
 
 
+@pytest.mark.parametrize("left", [None, b"", b'{"rollouts": 3, "failed": 0}'])
+async def test_metrics_that_a_run_could_not_write_are_mended_by_the_next(bench, left):
+    await bench.run(numbered(10))
+    written = bench.metrics()
+    path = bench.folder / "metrics.json"
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    await bench.run(numbered(10))
+    assert bench.metrics() == written | {"retries": bench.metrics()["retries"]}
+
+
+async def test_metrics_that_are_true_stay_as_they_are(bench):
+    await bench.run(numbered(10))
+    path = bench.folder / "metrics.json"
+    before = path.stat().st_mtime_ns
+    await bench.run(numbered(10))
+    assert path.stat().st_mtime_ns == before
+
+
 async def test_more_tasks_and_repeats_play_the_difference(bench):
     await bench.run(numbered(10))
     assert (await bench.run(numbered(15)[::-1], num_repeats=2)).ended == 20

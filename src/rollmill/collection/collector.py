@@ -39,8 +39,13 @@ class Recorder(Protocol):
     async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         """`task` is the row that was played, where no attempt follows."""
 
+    @property
+    def broken(self) -> bool:
+        """Whether nothing can be recorded any more."""
+        ...
+
     async def until_broken(self) -> None:
-        """Wait for what keeps everything from being recorded from then on, and raise it."""
+        """Wait for what broke it, and raise that."""
 
 
 class Forgetful:
@@ -51,6 +56,8 @@ class Forgetful:
 
     async def failed(self, entry: Entry, response: Raw, *, final: bool, task: Raw = Raw(b"null")) -> None:
         pass
+
+    broken = False
 
     async def until_broken(self) -> None:
         await asyncio.Event().wait()
@@ -136,7 +143,7 @@ class Collector:
     async def _admit(self, group: asyncio.TaskGroup) -> None:
         draining = group.create_task(self._draining.wait())
         try:
-            while not self.draining:
+            while not (self.draining or self._recorder.broken):
                 if (job := self._feed.take(self._admission.room)) is not None:
                     self._admission.enter(job.slot.agent)
                     self._running[job.slot.key] = Running(job, time.monotonic())

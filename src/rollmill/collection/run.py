@@ -175,7 +175,9 @@ class _Collection:
     ) -> Outcome:
         await self._find_work()
         if not self._feed.size:
-            return self._outcome()
+            outcome = self._outcome()
+            _mend_metrics(self._store, outcome.report)
+            return outcome
         counting = asyncio.create_task(self._count())
         try:
             async with crew as worker:
@@ -333,6 +335,19 @@ def _warn(gauge: Gauge, progress: Progress, lag_s: float) -> list[Warned]:
     for warned in found:
         progress.say(f"Warning: {warned.text}")
     return found
+
+
+def _mend_metrics(store: Store, report: Report) -> None:
+    """A run that was killed or had no room at its end left the metrics of the one before, or none."""
+    if not (store.totals.rollouts or store.totals.failed):
+        return
+    metrics = report.metrics()
+    try:
+        written = msgspec.json.decode((store.folder / "metrics.json").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        written = {}
+    if any(written.get(name) != metrics[name] for name in ("rollouts", "failed")):
+        write_metrics(store.folder, metrics)
 
 
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:

@@ -137,7 +137,7 @@ class Index(Reader):
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                    self._read_known()
+                self._read_known()
                 raise
         except sqlite3.Error as error:
             raise fault(self.path, error) from error
@@ -167,7 +167,7 @@ class Index(Reader):
 
     def add_tasks(self, tasks: Sequence[NewTask], run: str = "") -> list[TaskRow]:
         """Tasks that are new, and the run that asks for them."""
-        agents = {agent: self._agent(agent) for agent in {task.agent for task in tasks}}
+        agents = {agent: self._agent(agent) for agent in dict.fromkeys(task.agent for task in tasks)}
         asker = self._asker(run)
         first, self._next_id = self._next_id, self._next_id + len(tasks)
         added = [TaskRow(id, task.task_index, task.given, task.asked) for id, task in enumerate(tasks, first)]

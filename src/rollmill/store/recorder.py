@@ -69,7 +69,11 @@ class Recorder:
 
     async def rewarded(self, entry: Entry, row: bytes) -> None:
         self._refuse()
-        self._keep(entry, self._store.journal.append(row))
+        try:
+            place = self._store.journal.append(row)
+        except StoreError as error:
+            raise self._fail(error) from None
+        self._keep(entry, place)
         if not self._handing_over:
             self._handing_over = True
             self._loop.call_soon(self._hand_over)
@@ -85,8 +89,13 @@ class Recorder:
             if self._waits:
                 await self._committed()
 
+    @property
+    def broken(self) -> bool:
+        """Whether there was an error: nothing is recorded any more."""
+        return self._error is not None
+
     async def until_broken(self) -> None:
-        """Wait for the error after which nothing is recorded any more, and raise it."""
+        """Wait for the error, and raise it."""
         await asyncio.shield(self._broken)
 
     def commit(self) -> None:

@@ -143,7 +143,7 @@ class Collector:
     async def _admit(self, group: asyncio.TaskGroup) -> None:
         draining = group.create_task(self._draining.wait())
         try:
-            while not (self.draining or self._recorder.broken):
+            while not self.draining:
                 if (job := self._feed.take(self._admission.room)) is not None:
                     self._admission.enter(job.slot.agent)
                     self._running[job.slot.key] = Running(job, time.monotonic())
@@ -181,7 +181,8 @@ class Collector:
             self._admission.leave(job.slot.agent)
 
     async def _play(self, job: Job) -> None:
-        while True:
+        # It would be played for nothing; `run` raises what broke the recorder.
+        while not self._recorder.broken:
             played = await self._worker.play(job)
             entry = played.entry
             failure = entry.failure
@@ -191,14 +192,17 @@ class Collector:
             wait = None if failure is None else self._retry.wait(failure, job.attempt)
             await self._record(job, played, final=wait is None)
             if wait is None:
-                break
+                await self._end(played)
+                return
             for observer in self._observers:
                 observer.retrying(entry, wait)
             if await self._drained_within(wait):
                 # The slot is owed: the same command will play it.
                 return
             job = msgspec.structs.replace(job, attempt=job.attempt + 1)
-        self._count(entry)
+
+    async def _end(self, played: Played) -> None:
+        self._count(played.entry)
         if self._deliver is not None and played.rollout is not None:
             await self._deliver(played.rollout)
 

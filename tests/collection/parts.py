@@ -96,3 +96,13 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not true():
             await asyncio.sleep(0.001)
+
+
+class Clock:
+    """A clock that stands still until `now` is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

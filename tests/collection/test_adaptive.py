@@ -5,6 +5,7 @@ import random
 import statistics
 
 import pytest
+from tests.collection.parts import Clock
 from tests.collection.simulated import Failing, Queueing, Refusing, Server, clock, simulate
 
 import rollmill as rm
@@ -15,19 +16,6 @@ from rollmill.model import Conversation
 
 TOO_MANY = rm.Failure("model", "rate_limit", "slow down", retryable=True)
 BUSY = rm.Failure("model", "overload", "busy", retryable=True)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time() -> Clock:
-    return Clock()
 
 
 def play_round(throttle: Adaptive, time: Clock, *, calls: int | None = None, saturated=True, failures=()) -> None:

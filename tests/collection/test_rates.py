@@ -3,19 +3,6 @@ import pytest
 from rollmill.collection.rates import Rates
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time() -> Clock:
-    return Clock()
-
-
 def test_calls_go_evenly_after_a_second_s_worth(time):
     rates = Rates(requests_per_minute=120, clock=time)
     assert [rates.reserve()[0] for _ in range(6)] == pytest.approx([0, 0, 0.5, 1.0, 1.5, 2.0])

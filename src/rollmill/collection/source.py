@@ -178,10 +178,7 @@ class Procedure:
 
     def stretches(self) -> Iterator[Stretch]:
         tasks = itertools.islice(self._tasks(), self._limit)
-        for number in itertools.count():
-            some = list(itertools.islice(tasks, STRETCH))
-            if not some:
-                return
+        for number, some in enumerate(_batched(tasks, STRETCH)):
             yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
 
     def survey(self, *, skip_bad: bool = False) -> Survey:
@@ -202,11 +199,7 @@ class Given:
         return []
 
     def stretches(self) -> Iterator[Stretch]:
-        tasks = iter(self._tasks)
-        for number in itertools.count():
-            some = list(itertools.islice(tasks, _GIVEN_AT_ONCE))
-            if not some:
-                return
+        for number, some in enumerate(_batched(iter(self._tasks), _GIVEN_AT_ONCE)):
             yield Stretch(self.name, number, some, lambda task: Planned(self._agent, task))
 
     def survey(self, *, skip_bad: bool = False) -> Survey:
@@ -253,6 +246,11 @@ class Several:
             return None
         whole = sum(count or 0 for count in counts)
         return whole if self._limit is None else min(whole, self._limit)
+
+
+def _batched(tasks: Iterator[Task], size: int) -> Iterator[list[Task]]:
+    while some := list(itertools.islice(tasks, size)):
+        yield some
 
 
 def _stretched(rows: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

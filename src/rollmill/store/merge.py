@@ -27,7 +27,7 @@ from rollmill.store.folder import ENDINGS, run_folder, write_whole
 from rollmill.store.lines import Broken, Line, Place, read_lines
 from rollmill.store.manifest import NAME as MANIFEST
 from rollmill.store.manifest import Manifest, read_manifest
-from rollmill.store.schema import Entry, read_summary, stored_entry
+from rollmill.store.schema import UNREADABLE, Entry, is_json, read_summary, stored_entry
 from rollmill.store.store import Store
 from rollmill.store.workplace import Workplace
 from rollmill.types import Slot, decode, encode
@@ -35,8 +35,6 @@ from rollmill.types import Slot, decode, encode
 NAME = "merged.json"
 _BATCH = 1000
 _MOST_PLACES = 20
-# What reading JSON that somebody else wrote can raise.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Joined(Struct):
@@ -197,8 +195,8 @@ class _Input:
             return None
         try:
             summary = read_summary(content)
-        except _UNREADABLE:
-            kind = "foreign" if _is_json(content) else "garbage" if line.whole else "torn"
+        except UNREADABLE:
+            kind = "foreign" if is_json(content) else "garbage" if line.whole else "torn"
             self.joined.skip(kind, f"line {self.lines}")
             return None
         self._note_model(summary.rollmill.slot.agent, summary.rollmill.model)
@@ -226,14 +224,6 @@ def _choose(inputs: Sequence[_Input], choice: Choice) -> None:
             loser.count(lost.rank, -1)
             loser.doubled += lost.rank is not Rank.FAILED
         choice.end_source()
-
-
-def _is_json(content: bytes) -> bool:
-    try:
-        msgspec.json.decode(content)
-    except _UNREADABLE:
-        return False
-    return True
 
 
 # Writing.
@@ -279,7 +269,7 @@ def _append(store: Store, one: _Input, item: Line | Logged, slot: Slot) -> tuple
     row = item.content
     try:
         entry = stored_entry(row)
-    except _UNREADABLE:
+    except UNREADABLE:
         raise _changed(one) from None
     _check_same(one, entry.slot, slot)
     return replace(entry, slot=slot), store.journal.append(_renumbered(row, entry.slot, slot, str(one.path)))

@@ -128,12 +128,22 @@ class Entry(Struct, frozen=True):
 
 
 _summary = msgspec.json.Decoder(Summary)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading JSON that somebody else wrote can raise."""
 _LABELS = ("task_name", "dataset")
 
 
 def read_summary(row: bytes) -> Summary:
     """Raises `msgspec.DecodeError` for what is no row of ours."""
     return _summary.decode(row)
+
+
+def is_json(content: bytes) -> bool:
+    try:
+        msgspec.json.decode(content)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def stored_entry(row: bytes) -> Entry:

@@ -24,14 +24,12 @@ from rollmill.store.lines import Broken, Line, Place, is_compressed, read_lines
 from rollmill.store.lock import Lock
 from rollmill.store.mark import Mark, boot, is_same, mark_of, read_mark
 from rollmill.store.repair import Range
-from rollmill.store.schema import Entry, stored_entry
+from rollmill.store.schema import UNREADABLE, Entry, is_json, stored_entry
 from rollmill.store.totals import Totals, read_totals, write_totals
 from rollmill.types import encode
 
 _BATCH = 1000
 _CLOSED = ""
-# What reading JSON that somebody else wrote can raise.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Found(Struct):
@@ -259,8 +257,8 @@ class _Reading:
             return None
         try:
             return stored_entry(line.content)
-        except _UNREADABLE as error:
-            if _is_json(line.content):
+        except UNREADABLE as error:
+            if is_json(line.content):
                 found.foreign += 1
                 found.first_foreign = line.start if found.first_foreign < 0 else found.first_foreign
             elif not line.whole and line.end == self._size:
@@ -290,11 +288,3 @@ class _Reading:
     def _add(self, bad: Range) -> None:
         self.bad.append(bad)
         self.first_bad = min(self.first_bad, bad.start)
-
-
-def _is_json(content: bytes) -> bool:
-    try:
-        msgspec.json.decode(content)
-    except _UNREADABLE:
-        return False
-    return True

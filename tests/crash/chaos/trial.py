@@ -23,8 +23,6 @@ from tests.crash.served import Served, served
 T = TypeVar("T")
 
 _SAY_EVERY_S = 10.0
-_UNTIL_LOGGED_S = 0.12
-"""The server writes its log down every 50 ms."""
 
 
 class Outcome(NamedTuple):
@@ -58,7 +56,6 @@ class Place(NamedTuple):
     @property
     def asked(self) -> list[Asked]:
         """What the model was asked in this attempt."""
-        time.sleep(_UNTIL_LOGGED_S)
         return [one for one in self.server.asked() if one.at >= self.began]
 
 

@@ -391,7 +391,7 @@ def _prepared(path: Path | None) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         # After a power cut it may be torn; then it is rebuilt.
         connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA cache_size = -8000")
         if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 connection.execute(f"DROP TABLE {name}")

@@ -50,8 +50,9 @@ _SLOT = "WHERE task_index = ? AND task = ? AND occurrence = ? AND repeat = ?"
 _FAILURE = 12
 _MOST_VALUES = 512
 """How many values one query takes; SQLite has a limit, and parsing a long one takes its time."""
-_SORTED_AT_ONCE = 1 << 13
-"""An identity is as good as random, so tasks that were sorted in one by one would have a page written for each."""
+_SORTED_AT_ONCE = 1 << 11
+"""An identity is as good as random, so tasks that were sorted in one by one would have a page written for each. More
+at once would hold up the event loop: where there are a million, each of them is on another page."""
 
 TaskKey = tuple[str, bytes]
 """The agent and the identity of a task."""

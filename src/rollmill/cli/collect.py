@@ -18,9 +18,9 @@ import rollmill
 from rollmill import plugins
 from rollmill.cli import summary
 from rollmill.cli.descriptors import lowered, most_at_once
-from rollmill.cli.guard import SOME_FAILED, guarded
-from rollmill.cli.help import option_lines
+from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
+from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
@@ -88,15 +88,6 @@ _SAMPLING = {
     "--top-p": ("top_p", float, "override top_p"),
     "--max-output-tokens": ("max_output_tokens", int, "override the length of a reply"),
 }
-
-
-def ng_collect_rollouts() -> None:
-    """The entry point of `ng_collect_rollouts`: `+key=value` words only."""
-    words = sys.argv[1:]
-    if {"-h", "--help", "+help=true", "+h=true"} & set(words):
-        print("ng_collect_rollouts +key=value …\n", *option_lines(CollectOptions), f"\n{EXIT_CODES}", sep="\n")
-        return
-    sys.exit(guarded(lambda: _run(words, policy=None)))
 
 
 def _collect(arguments: argparse.Namespace) -> int:
@@ -228,3 +219,11 @@ def _say(text: str) -> None:
     # Whoever read it may have gone.
     with suppress(BrokenPipeError):
         print(text, file=sys.stderr, flush=True)
+
+
+NG_COLLECT_ROLLOUTS = Ng(
+    about="Play tasks and record verified rollouts. The same command again plays only what is missing.",
+    options=CollectOptions,
+    run=lambda words: _run(words, policy=None),
+    more=EXIT_CODES,
+)

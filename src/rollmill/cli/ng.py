@@ -1,0 +1,59 @@
+"""NeMo Gym's commands by their own names, `ng_NAME` and `nemo_gym_NAME`: `+key=value` words only."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from rollmill.cli.guard import guarded
+from rollmill.cli.help import option_lines
+
+COMMANDS = {
+    "collect_rollouts": "collect",
+}
+"""Where each command is: a module of this package, which has it as `NG_<NAME>`."""
+
+_PREFIXES = ("nemo_gym_", "ng_")
+_HELP = {"-h", "--help", "+help=true", "+h=true"}
+
+
+class Ng(Struct, frozen=True):
+    """A command as NeMo Gym calls it."""
+
+    about: str
+    options: type[Struct]
+    run: Callable[[Sequence[str]], int]
+    """Gets the words of the command line; what the caller did wrong is raised as `CallerError`."""
+    more: str = ""
+    """What the help says at its end."""
+
+
+def main() -> None:
+    """The entry point of them all: the name by which it was called says which is meant."""
+    called = Path(sys.argv[0]).name
+    words = sys.argv[1:]
+    command = find(_stem(called))
+    if _HELP & set(words):
+        print(help_text(called, command))
+        return
+    sys.exit(guarded(lambda: command.run(words)))
+
+
+def find(name: str) -> Ng:
+    module = importlib.import_module(f"rollmill.cli.{COMMANDS[name]}")
+    command: Ng = getattr(module, f"NG_{name.upper()}")
+    return command
+
+
+def help_text(called: str, command: Ng) -> str:
+    more = f"\n{command.more}" if command.more else ""
+    return "\n".join((f"{called} +key=value …\n", f"{command.about}\n", *option_lines(command.options))) + more
+
+
+def _stem(called: str) -> str:
+    name = called.removesuffix(".exe")
+    return next(name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix))

@@ -29,8 +29,9 @@ TABLE = {
     # The public names: the contracts, and what stands above them only lazily.
     "": "contracts stream",
     "verification": "contracts cores",
+    "net": "errors",
     # Plugins, one a file or a folder, never each other; model backends share what is in their folder.
-    "models": "contracts verification cores",
+    "models": "contracts verification cores net",
     "agents.*": "contracts verification",
     "environments.*": "contracts verification",
     "store": "types errors",

@@ -20,7 +20,7 @@ from rollmill.environment import Environment
 from rollmill.errors import CallerError, ConfigError, describe, suggestion
 
 # What a model backend's folder holds beside backends.
-_NO_BACKENDS = {"chat", "connection", "http", "pool", "proxied", "transport", "weights"}
+_NO_BACKENDS = {"chat", "http", "weights"}
 
 
 def environments() -> list[str]:

@@ -1,6 +1,5 @@
 """Servers that answer what a test tells them to, and one small real model."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from aiohttp import web
 
 from rollmill.models import weights
-
-
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
-    """What speaks to sockets itself is tested on both event loops."""
-    loops = {"standard": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-    return loops if item.path.name == "test_transport.py" else {"standard": loops["standard"]}
 
 
 @pytest.fixture(autouse=True)

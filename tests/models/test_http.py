@@ -14,8 +14,8 @@ from aiohttp import web
 
 from rollmill.errors import ConfigError, ModelError
 from rollmill.models import http
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.http import ContextOverflowError, HttpClient
+from rollmill.net.connection import CallDeadlines
 
 Serve = Callable[..., Awaitable[Any]]
 HINT = "start it, or correct the URL"

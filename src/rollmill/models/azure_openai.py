@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from rollmill.model import Secret
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.openai import OpenAI
+from rollmill.net.connection import CallDeadlines
 
 
 class Fields(Struct, frozen=True, forbid_unknown_fields=True):

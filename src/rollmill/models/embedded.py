@@ -13,8 +13,8 @@ from rollmill.cores import usable_cores
 from rollmill.errors import ConfigError
 from rollmill.model import Conversation
 from rollmill.models import weights
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.vllm import VLLM
+from rollmill.net.connection import CallDeadlines
 from rollmill.types import decode, encode
 
 _MOST_PLACES = 8

@@ -16,9 +16,9 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from rollmill.errors import ConfigError, ModelError, ModelFault
-from rollmill.models.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, WireError
-from rollmill.models.pool import Origin
-from rollmill.models.transport import Transport
+from rollmill.net.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, WireError
+from rollmill.net.pool import Origin
+from rollmill.net.transport import Transport
 
 CHECK_S = 4.0
 MAX_BODY = 64 * 2**20
@@ -238,7 +238,7 @@ def _wire(headers: Mapping[str, str], query: Mapping[str, str], limits: CallDead
     """Our own way to a server, or the one through the proxies that the process's environment names."""
     proxies = urllib.request.getproxies()
     if any(proxies.get(scheme) for scheme in ("http", "https", "all")):
-        from rollmill.models.proxied import Proxied
+        from rollmill.net.proxied import Proxied
 
         return Proxied(proxies, headers, query, limits, MAX_BODY)
     return Transport(headers, query, limits, MAX_BODY)

@@ -10,8 +10,8 @@ from msgspec import Raw, Struct
 
 from rollmill.errors import ModelError
 from rollmill.model import Conversation, Secret
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.http import UNREADABLE, ContextOverflowError, HttpClient, HttpModel
+from rollmill.net.connection import CallDeadlines
 from rollmill.types import Item, Reply, Stop, Usage, encode, read_item
 
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 from rollmill.errors import ModelError
 from rollmill.model import Conversation, Secret
 from rollmill.models import chat
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.http import UNREADABLE, ContextOverflowError, HttpClient, HttpModel
+from rollmill.net.connection import CallDeadlines
 from rollmill.types import Reply, Stop, Tokens, decode, encode
 
 

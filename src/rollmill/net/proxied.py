@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rollmill.errors import ConfigError
-from rollmill.models.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, reason
-from rollmill.models.pool import Origin
-from rollmill.models.transport import Transport
+from rollmill.net.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, reason
+from rollmill.net.pool import Origin
+from rollmill.net.transport import Transport
 
 
 class Proxied:

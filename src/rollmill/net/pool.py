@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from rollmill.models.connection import Answer, BrokenError, CallDeadlines, Connection, LateError, StaleError, reason
+from rollmill.net.connection import Answer, BrokenError, CallDeadlines, Connection, LateError, StaleError, reason
 
 IDLE_S = 15.0
 """Servers close a connection that rests for 30 to 75 s; ours are closed before."""

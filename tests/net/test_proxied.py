@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rollmill.errors import ConfigError, ModelError
-from rollmill.models.connection import CallDeadlines
 from rollmill.models.http import HttpClient
+from rollmill.net.connection import CallDeadlines
 
 Serve = Callable[..., Awaitable[Any]]
 MODEL = "http://model.test/v1"

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from rollmill.errors import ConfigError, ModelError
-from rollmill.models import pool
-from rollmill.models.connection import CallDeadlines, Connection
 from rollmill.models.http import HttpClient
-from rollmill.models.pool import Origin
-from rollmill.models.transport import Transport, request_head
+from rollmill.net import pool
+from rollmill.net.connection import CallDeadlines, Connection
+from rollmill.net.pool import Origin
+from rollmill.net.transport import Transport, request_head
 
 MANY = 64 * 2**20
 

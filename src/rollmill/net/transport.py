@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from msgspec import Struct
 
-from rollmill.models.connection import Answer, CallDeadlines
-from rollmill.models.pool import Origin, Pool
+from rollmill.net.connection import Answer, CallDeadlines
+from rollmill.net.pool import Origin, Pool
 
 # What a path or a query may hold as it is; everything else is escaped, line breaks first of all.
 _SAFE = "/%:@!$&'()*+,;=~-._?"

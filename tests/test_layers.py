@@ -43,7 +43,7 @@ TABLE = {
     "launch": "contracts config plugins collection store verification local",
     "stream": "contracts config collection store verification local",
     # A worker process calls `launch`, as the command does.
-    "engines": "contracts collection store plugins launch local",
+    "engines": "contracts collection store launch local",
     "cli": "contracts verification models store quality collection config plugins launch engines",
 }
 

@@ -22,7 +22,7 @@ from rollmill.collection.rates import Rates
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.throttle import Fixed, Throttle
 from rollmill.config import Config, Instance, convert, masked
-from rollmill.environment import World, opened
+from rollmill.environment import Environment, World, opened
 from rollmill.errors import ConfigError, suggestion
 from rollmill.local import LocalWorker, Seat
 from rollmill.model import Endpoint, Model
@@ -95,6 +95,11 @@ def environment_instance(instances: Mapping[str, Instance], agent: Instance) -> 
     return instances[_reference(agent, "resources_server", "resources_servers")]
 
 
+def environment_kind(instance: Instance) -> type[Environment[Any]]:
+    """The class that an instance is made of."""
+    return plugins.environment(instance.implementation, instance.entrypoint)
+
+
 async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
     """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
     agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
@@ -110,7 +115,7 @@ def identity_of(instances: Mapping[str, Instance], name: str, sampling: Mapping[
     """What must stay the same on one output, for an agent. Nothing is opened or loaded for it."""
     agent = instances[name]
     environment = environment_instance(instances, agent)
-    kind = plugins.environment(environment.implementation)
+    kind = environment_kind(environment)
     return Identity(
         model=_make_model(instances[_reference(agent, "model_server", "responses_api_models")]).name,
         sampling=dict(sampling),
@@ -128,7 +133,7 @@ def identity_of(instances: Mapping[str, Instance], name: str, sampling: Mapping[
 
 def refuse_deferring(instances: Mapping[str, Instance], name: str) -> None:
     """Raise `ConfigError` where what is not verified at once never can be."""
-    kind = plugins.environment(environment_instance(instances, instances[name]).implementation)
+    kind = environment_kind(environment_instance(instances, instances[name]))
     if kind.verification == "unsupported":
         raise ConfigError(
             f"verify=defer: {kind.__name__} declares verification = unsupported, so its rollouts cannot be verified "
@@ -140,7 +145,7 @@ def fingerprints(instances: Mapping[str, Instance], agents: Iterable[str]) -> di
     """A hash of the source of each agent's environment."""
     found = {}
     for name in agents:
-        kind = plugins.environment(environment_instance(instances, instances[name]).implementation)
+        kind = environment_kind(environment_instance(instances, instances[name]))
         if source := inspect.getsourcefile(kind):
             found[name] = blake2b(Path(source).read_bytes(), digest_size=8).hexdigest()
     return found
@@ -160,7 +165,7 @@ def with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Insta
 
 
 def _make_model(instance: Instance) -> Model:
-    module = plugins.model(instance.implementation)
+    module = plugins.model(instance.implementation, instance.entrypoint)
     model: Model = module.make(convert(own_fields(instance), module.Fields, instance.at))
     return model
 
@@ -211,7 +216,7 @@ class _Builder:
         instance = self._instances[name]
         model = await self._model(_reference(instance, "model_server", "responses_api_models"))
         world = await self._world(environment_instance(self._instances, instance))
-        module = plugins.agent(instance.implementation)
+        module = plugins.agent(instance.implementation, instance.entrypoint)
         return Seat(world, module.make(convert(own_fields(instance), module.Fields, instance.at)), model)
 
     async def _model(self, name: str) -> Model:
@@ -245,7 +250,7 @@ class _Builder:
 
     async def _world(self, instance: Instance) -> World:
         if instance.name not in self._worlds:
-            kind = plugins.environment(instance.implementation)
+            kind = environment_kind(instance)
             config = own_fields(instance)
             models: dict[str, Model] = {}
             for field, value in instance.fields.items():

@@ -1,4 +1,8 @@
-"""From a name to the code: which module holds a model backend, an agent or an environment."""
+"""From a name to the code: which module holds a model backend, an agent or an environment.
+
+A name is one of this package's, or a folder beside the working directory as NeMo Gym lays them out:
+`resources_servers/NAME`, `responses_api_models/NAME`, `responses_api_agents/NAME`, each with its `app.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +24,8 @@ import rollmill.models
 from rollmill.environment import Environment
 from rollmill.errors import CallerError, ConfigError, describe, suggestion
 
+ENTRYPOINT = "app.py"
+_IMPORTS_US = re.compile(r"^\s*(from|import) rollmill\b", re.MULTILINE)
 # What a model backend's folder holds beside backends.
 _NO_BACKENDS = {"chat", "http", "weights"}
 
@@ -36,21 +43,50 @@ def agents() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(rollmill.agents.__path__))
 
 
-def model(name: str) -> ModuleType:
+_KNOWN = {"resources_servers": environments, "responses_api_models": models, "responses_api_agents": agents}
+
+
+def own_file(kind: str, name: str, entrypoint: str | None = None) -> Path | None:
+    """The entrypoint of somebody's own server folder beside the working directory, if there is one."""
+    if "/" in name or ":" in name:
+        # A path is a file of its own, not the name of a folder.
+        return None
+    folders = ("resources_servers", "environments") if kind == "resources_servers" else (kind,)
+    places = [Path(folder, name) for folder in folders]
+    files = [place / (entrypoint or ENTRYPOINT) for place in places if place.is_dir()]
+    # One of this package's may have a folder here with nothing but its data.
+    found = [file for file in files if file.is_file() or name not in _KNOWN[kind]()]
+    return found[0].absolute() if found else None
+
+
+def is_program(file: Path) -> bool:
+    """Whether an entrypoint is to be run, because it defines nothing of ours: it never imports this package."""
+    if not file.is_file():
+        raise ConfigError(f"{file}: there is no such entrypoint")
+    return file.suffix != ".py" or not _IMPORTS_US.search(file.read_text("utf-8", "replace"))
+
+
+def model(name: str, entrypoint: str | None = None) -> ModuleType:
     """The backend module that a configuration calls `openai_model`."""
+    if file := own_file("responses_api_models", name, entrypoint):
+        return _maker(file, "model", "reply")
     if name not in models():
         raise ConfigError(f"unknown model backend {name!r}{suggestion(name, models())}; known: {', '.join(models())}")
     return importlib.import_module(f"rollmill.models.{name.removesuffix('_model')}")
 
 
-def agent(name: str) -> ModuleType:
+def agent(name: str, entrypoint: str | None = None) -> ModuleType:
+    if file := own_file("responses_api_agents", name, entrypoint):
+        return _maker(file, "agent", "play")
     if name not in agents():
         raise ConfigError(f"unknown agent {name!r}{suggestion(name, agents())}; known: {', '.join(agents())}")
     return importlib.import_module(f"rollmill.agents.{name}")
 
 
-def environment(name: str) -> type[Environment[Any]]:
-    """An environment of this package by its name, or anybody's as `file.py`, `file.py:Class` or `module:Class`."""
+def environment(name: str, entrypoint: str | None = None) -> type[Environment[Any]]:
+    """An environment by its name, or anybody's as `file.py`, `file.py:Class` or `module:Class`."""
+    if file := own_file("resources_servers", name, entrypoint):
+        return _environment_in(_ours(file), "")
     place, _, wanted = name.partition(":")
     if place.endswith(".py"):
         return _environment_in(_load_file(Path(place)), wanted)
@@ -68,6 +104,30 @@ def environment_name(name: str) -> str:
     """What an environment is called whatever its file was called by: `FILE.py:Class` for one in a file."""
     place = name.partition(":")[0]
     return f"{Path(place).name}:{environment(name).__name__}" if place.endswith(".py") else name
+
+
+def _maker(file: Path, what: str, method: str) -> ModuleType:
+    """A module with `Fields` and `make`, as this package's own are; one class with the method stands for both."""
+    module = _ours(file)
+    if hasattr(module, "make"):
+        if not hasattr(module, "Fields"):
+            raise ConfigError(f"{file} has make(), but no `Fields`: a struct with what its configuration may say")
+        return module
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and callable(getattr(kind, method, None))
+    ]
+    if len(kinds) != 1:
+        raise ConfigError(f"{file} has {len(kinds)} classes with {method}(): a {what} is one, or make() and `Fields`")
+    module.Fields, module.make = dict[str, Any], lambda fields: kinds[0](**fields)  # type: ignore[attr-defined]
+    return module
+
+
+def _ours(file: Path) -> ModuleType:
+    if is_program(file):
+        raise ConfigError(f"{file} is a program of its own: it plays as a service, which `ng_run` starts")
+    return _load_file(file)
 
 
 def _environment_in(module: ModuleType, wanted: str) -> type[Environment[Any]]:
@@ -90,14 +150,14 @@ def _environment_in(module: ModuleType, wanted: str) -> type[Environment[Any]]:
 def _load_file(path: Path) -> ModuleType:
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"environment file {path}: there is no such file")
+        raise ConfigError(f"{path}: there is no such file")
     # Two files may share a name; their folders tell them apart.
     name = f"rollmill_file_{path.stem}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"environment file {path}: not a Python file")
+        raise ConfigError(f"{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     # As for a script: what lies beside the file can be imported.
     if str(path.parent) not in sys.path:

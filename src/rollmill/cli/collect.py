@@ -139,8 +139,10 @@ def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
         }
     # By the folder that NeMo Gym or this package keeps it in, too.
     name = name.rstrip("/").removeprefix("resources_servers/").removeprefix("environments/")
-    path = f"environments/{name}/configs/{name}.yaml"
-    if find_path(path, working_dir=Path.cwd()) is None:
+    folders = ("resources_servers", "environments")
+    paths = [f"{folder}/{name}/configs/{name}.yaml" for folder in folders]
+    path = next((path for path in paths if find_path(path, working_dir=Path.cwd())), None)
+    if path is None:
         known = plugins.environments()
         raise ConfigError(
             f"unknown environment {name!r}{suggestion(name, known)}; known: {', '.join(known)}, "

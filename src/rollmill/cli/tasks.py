@@ -6,12 +6,11 @@ import glob
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rollmill import plugins
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.source import Player, Procedure, Route, RowFile, Several, Source
 from rollmill.config import Dataset, Instance, find_path
 from rollmill.errors import ConfigError
-from rollmill.launch import agent_instance, environment_instance, own_fields
+from rollmill.launch import agent_instance, environment_instance, environment_kind, own_fields
 from rollmill.types import AgentRef
 
 STDIN = Path("/dev/stdin")
@@ -27,7 +26,7 @@ def tasks_of(options: CollectOptions, instances: Mapping[str, Instance], say: Ca
         return _named(options.input_jsonl_fpath, route, limit)
     agent = agent_instance(instances, options.agent_name)
     datasets = {dataset.type: dataset for dataset in reversed(agent.datasets)}
-    kind = plugins.environment(environment_instance(instances, agent).implementation)
+    kind = environment_kind(environment_instance(instances, agent))
     train = datasets.get("train")
     if train is not None and (path := find_path(train.jsonl_fpath, working_dir=Path.cwd())):
         return RowFile(_chosen(path, train, say), route, limit)
@@ -90,7 +89,7 @@ class _Route:
         if name not in self._known:
             agent = agent_instance(self._instances, name)
             environment = environment_instance(self._instances, agent)
-            kind = plugins.environment(environment.implementation)
+            kind = environment_kind(environment)
             fields = own_fields(environment)
             self._known[name] = Player(agent.name, kind.task_type, lambda task: kind.check_task(task, fields))
         return self._known[name]

@@ -17,12 +17,11 @@ from itertools import chain
 
 import msgspec
 
-from rollmill import plugins
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_order
 from rollmill.errors import CallerError, ContractError, OutageError, RollmillError, describe
-from rollmill.launch import Setup, assemble, environment_instance
+from rollmill.launch import Setup, assemble, environment_instance, environment_kind
 from rollmill.local import LocalWorker
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, Task, read_task
@@ -128,7 +127,7 @@ class Program:
     def _kind(self, agent: str) -> type[Task]:
         if agent not in self._kinds:
             environment = environment_instance(self._instances, self._instances[agent])
-            self._kinds[agent] = plugins.environment(environment.implementation).task_type
+            self._kinds[agent] = environment_kind(environment).task_type
         return self._kinds[agent]
 
     async def _beat(self) -> None:

@@ -10,9 +10,20 @@ from rollmill.config import convert
 from rollmill.environments.mcqa import MCQA
 from rollmill.errors import ConfigError
 
-SHOP = (
-    "import rollmill as rm\n\nclass Corner(rm.Environment):\n    def verify(self, task, response):\n        return 1\n"
-)
+SHOP = """
+import rollmill as rm
+
+class Corner(rm.Environment):
+    def verify(self, task, response):
+        return 1
+"""
+AGENT = """
+import rollmill as rm
+
+class Short(rm.ToolAgent):
+    def __init__(self, **fields):
+        super().__init__(max_turns=1)
+"""
 ECHO = """
 import rollmill as rm
 

@@ -37,6 +37,8 @@ TABLE = {
     "store": "types errors",
     "quality": "types",
     "collection": "contracts store quality cores",
+    # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
+    "serve": "contracts net store models",
     "config": "types errors model",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",

@@ -49,7 +49,7 @@ class Operation(Struct, frozen=True):
     summary: str
     body: Mapping[str, Any] | None = None
     """The schema of the request's body; None where it has none."""
-    answer: Mapping[str, Any] = ANY_OBJECT
+    answer: Mapping[str, Any] = {}
     problems: tuple[int, ...] = ()
     """With which statuses it may answer beside those that every route has."""
     content_types: tuple[str, ...] = ("application/json",)

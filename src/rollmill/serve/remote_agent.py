@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -89,18 +90,15 @@ class RemoteAgent:
         said = f"{self._client.url}/run answered {answer.status}: {wire.said(answer.body)}"
         if kind := _STOPS_THE_RUN.get(wire.code(answer.body)):
             return kind(f"the agent {self.name}: {said}")
-        try:
+        with suppress(*_UNREADABLE):
             told = decode(answer.body, type=_Told)
-            if told.response is not None:
-                trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))
-                trajectory.seconds |= {stage: spent for stage, spent in told.seconds.items() if stage != "play"}
-        except _UNREADABLE:
-            pass
+            trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))
+            trajectory.seconds |= {stage: spent for stage, spent in told.seconds.items() if stage != "play"}
         return refusal(answer, f"{self._client.url}/run", "agent")
 
 
 class _Told(Struct):
-    response: Raw | None = None
+    response: Raw
     rollmill: wire.Counts | None = None
     seconds: dict[str, float] = {}
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.types import (
+    OURS,
     Failure,
     Response,
     Reward,
@@ -29,18 +30,6 @@ from rollmill.types import (
 
 SCHEMA = 1
 _SKIPPED = "verification_skipped"
-OURS = (
-    "response",
-    "reward",
-    "reward_components",
-    "usage",
-    "agent_ref",
-    "_ng_task_index",
-    "_ng_rollout_index",
-    _SKIPPED,
-    "rollmill",
-)
-"""What a rollout writes over its input row. Every other field of the row survives, also where a metric has its name."""
 
 
 class SlotKey(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Configuration: YAML files, `env.yaml` and the command line become one typed tree, a mistake one clear line."""
 
+from rollmill.config.dump import as_yaml
 from rollmill.config.files import find_path
 from rollmill.config.instances import DOMAINS, KINDS, Dataset, Instance, Kind
 from rollmill.config.layers import RESERVED, Config, load, masked, masked_text
@@ -13,6 +14,7 @@ __all__ = [
     "Dataset",
     "Instance",
     "Kind",
+    "as_yaml",
     "convert",
     "find_path",
     "load",

@@ -22,7 +22,7 @@ from rollmill.errors import ConfigError
 
 T = TypeVar("T", bound=Struct)
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_VARIABLE = re.compile(r"(?<!\\)\$\{([A-Za-z_]\w*)\}")
 
 POLICY = ("policy_base_url", "policy_api_key", "policy_model_name")
 """Variables that every model file of NeMo Gym refers to."""

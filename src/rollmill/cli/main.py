@@ -19,6 +19,8 @@ COMMANDS = {
     "models": "models",
     "config": "config",
     "validate": "validate",
+    "version": "version",
+    "help": "overview",
 }
 """Where each command is: a module of this package, which has `add_parser`."""
 

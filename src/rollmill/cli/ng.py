@@ -16,6 +16,8 @@ COMMANDS = {
     "collect_rollouts": "collect",
     "dump_config": "config",
     "validate": "validate",
+    "version": "version",
+    "help": "overview",
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 

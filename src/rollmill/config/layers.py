@@ -111,6 +111,14 @@ def load(
     )
 
 
+def options_from(words: Sequence[str], options: type[T]) -> T:
+    """The options of a command that reads no configuration: its words alone say them. Raises `ConfigError`."""
+    names = {field.encode_name for field in fields(options)}
+    tree = resolve(overrides.apply({}, [overrides.parse(word) for word in words], known=names | RESERVED))
+    # What is meant for every command, and means nothing to this one, does no harm.
+    return convert({key: value for key, value in tree.items() if key in names or key not in RESERVED}, options)
+
+
 def masked(config: Config[Any] | Mapping[str, Any]) -> Tree:
     """The whole configuration without its secrets, to be printed or stored."""
     tree = config.tree if isinstance(config, Config) else plain(config)

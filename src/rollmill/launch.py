@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from rollmill import plugins
+from rollmill.agent import Agent
 from rollmill.collection.adaptive import Adaptive
 from rollmill.collection.calls import Calls, Persistent
 from rollmill.collection.limits import MOST_RUNNING, AdaptiveAdmission, Bounded, ByModel, LocalAdmission, Places
@@ -23,7 +25,7 @@ from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.throttle import Fixed, Throttle
 from rollmill.config import Config, Instance, convert, masked
 from rollmill.environment import Environment, World, opened
-from rollmill.errors import ConfigError, suggestion
+from rollmill.errors import CallerError, ConfigError, RollmillError, describe, suggestion
 from rollmill.local import LocalWorker, Seat
 from rollmill.model import Endpoint, Model
 from rollmill.rollout import Deadlines, Deferred, at_once
@@ -100,6 +102,40 @@ def environment_kind(instance: Instance) -> type[Environment[Any]]:
     return plugins.environment(instance.implementation, instance.entrypoint)
 
 
+def faults(instances: Mapping[str, Instance]) -> Iterator[str]:
+    """What would stop a launch, in every instance, before anything is opened: one line each."""
+    for instance in instances.values():
+        for check in _checks(instance):
+            try:
+                check()
+            except CallerError as error:
+                said = str(error)
+                named = said.startswith((f"{instance.name}.", f"{instance.name}:"))
+                yield said if named else f"{instance.at}: {said}"
+
+
+def _checks(instance: Instance) -> Iterator[Callable[[], object]]:
+    file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
+    if file is not None and (not file.is_file() or plugins.is_program(file)):
+        # What a program makes of its fields, only the program knows.
+        yield lambda: plugins.is_program(file)
+    elif instance.kind == "responses_api_models":
+        yield lambda: _make_model(instance)
+    elif instance.kind == "resources_servers":
+        yield lambda: _begin_tasks(instance)
+    else:
+        yield lambda: _make_agent(instance)
+        yield lambda: _reference(instance, "resources_server", "resources_servers")
+        yield lambda: _reference(instance, "model_server", "responses_api_models")
+
+
+def _begin_tasks(instance: Instance) -> None:
+    """An environment that makes its own tasks may refuse its fields there."""
+    kind = environment_kind(instance)
+    if kind.makes_tasks():
+        kind.tasks(own_fields(instance), 0)
+
+
 async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
     """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
     agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
@@ -165,9 +201,24 @@ def with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Insta
 
 
 def _make_model(instance: Instance) -> Model:
-    module = plugins.model(instance.implementation, instance.entrypoint)
-    model: Model = module.make(convert(own_fields(instance), module.Fields, instance.at))
+    model: Model = _made(plugins.model(instance.implementation, instance.entrypoint), instance)
     return model
+
+
+def _make_agent(instance: Instance) -> Agent:
+    agent: Agent = _made(plugins.agent(instance.implementation, instance.entrypoint), instance)
+    return agent
+
+
+def _made(module: ModuleType, instance: Instance) -> Any:
+    fields = convert(own_fields(instance), module.Fields, instance.at)
+    try:
+        return module.make(fields)
+    except RollmillError:
+        raise
+    except Exception as error:
+        # Somebody's own class takes its fields itself, and says in its own way that it does not know one.
+        raise ConfigError(f"{instance.at}: {describe(error)}") from error
 
 
 class _Builder:
@@ -216,8 +267,7 @@ class _Builder:
         instance = self._instances[name]
         model = await self._model(_reference(instance, "model_server", "responses_api_models"))
         world = await self._world(environment_instance(self._instances, instance))
-        module = plugins.agent(instance.implementation, instance.entrypoint)
-        return Seat(world, module.make(convert(own_fields(instance), module.Fields, instance.at)), model)
+        return Seat(world, _make_agent(instance), model)
 
     async def _model(self, name: str) -> Model:
         if name not in self.models:

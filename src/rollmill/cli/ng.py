@@ -14,6 +14,10 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "collect_rollouts": "collect",
+    "dump_config": "config",
+    "validate": "validate",
+    "version": "version",
+    "help": "overview",
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 

@@ -42,11 +42,12 @@ TABLE = {
     "config": "types errors model",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
-    "launch": "contracts config plugins collection store verification local",
+    "instances": "contracts config plugins store",
+    "launch": "contracts config instances collection store verification local net serve",
     "stream": "contracts config collection store verification local",
     # A worker process calls `launch`, as the command does.
-    "engines": "contracts collection store launch local",
-    "cli": "contracts verification models store quality collection config plugins launch engines",
+    "engines": "contracts collection store instances launch local",
+    "cli": "contracts verification models store quality collection config plugins instances launch engines",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

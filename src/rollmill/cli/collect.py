@@ -31,7 +31,8 @@ from rollmill.collection.run import About, Outcome, run
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.launch import assemble, check_endpoint
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
 

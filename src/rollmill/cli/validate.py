@@ -8,7 +8,7 @@ from rollmill.cli.collect import Asked, add_arguments, asked_for
 from rollmill.cli.config import ConfigOptions, read
 from rollmill.cli.ng import Ng
 from rollmill.errors import ConfigError
-from rollmill.launch import agent_instance, faults, with_policy
+from rollmill.instances import agent_instance, faults, with_policy
 
 ABOUT = "Check a configuration without launching it, and say all that is wrong with its instances."
 

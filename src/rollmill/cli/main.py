@@ -12,6 +12,7 @@ from rollmill.cli.guard import guarded
 
 COMMANDS = {
     "collect": "collect",
+    "serve": "serve",
     "estimate": "estimate",
     "status": "status",
     "merge": "merge",

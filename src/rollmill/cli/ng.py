@@ -13,6 +13,7 @@ from rollmill.cli.guard import guarded
 from rollmill.cli.help import option_lines
 
 COMMANDS = {
+    "run": "serve",
     "collect_rollouts": "collect",
     "dump_config": "config",
     "validate": "validate",

@@ -3,7 +3,7 @@
 from rollmill.config.dump import as_yaml
 from rollmill.config.files import find_path
 from rollmill.config.instances import DOMAINS, KINDS, Dataset, Instance, Kind
-from rollmill.config.layers import RESERVED, Config, load, masked, masked_text, options_from
+from rollmill.config.layers import RESERVED, Config, load, masked, masked_text, names_files, options_from, peek
 from rollmill.config.typed import convert
 
 __all__ = [
@@ -20,5 +20,7 @@ __all__ = [
     "load",
     "masked",
     "masked_text",
+    "names_files",
     "options_from",
+    "peek",
 ]

@@ -45,9 +45,13 @@ TABLE = {
     "instances": "contracts config plugins store",
     "launch": "contracts config instances collection store verification local net serve",
     "stream": "contracts config collection store verification local",
+    # A process that serves does as well.
+    "services": "contracts config plugins collection quality store cores net serve instances launch local engines "
+    "verification",
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store instances launch local",
-    "cli": "contracts verification models store quality collection config plugins instances launch engines",
+    "cli": "contracts verification models store quality collection config plugins instances launch engines "
+    "services cores",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

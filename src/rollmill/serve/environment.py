@@ -17,8 +17,9 @@ from rollmill.rollout import Deadlines, Stage, close_world, verify_again
 from rollmill.serve import wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import JSON, TEXT, Answer, Problem, Request, invalid, json, read
+from rollmill.serve.http import JSON, TEXT, Answer, Handler, Problem, Request, invalid, json, read
 from rollmill.serve.openapi import ANY_OBJECT, Operation
+from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
 from rollmill.store.schema import is_json
 from rollmill.tools import Tool
@@ -59,8 +60,10 @@ class EnvironmentService:
         deadlines: Deadlines = Deadlines(),
         idle_s: float = 3600.0,
         place: str = "",
+        relay: Relay = Relay({}),
         hide: Callable[[str], str] = str,
     ) -> None:
+        """`place` begins the ids of this process's sessions, and `relay` knows the other processes."""
         for tool in kind.tools:
             if tool in RESERVED:
                 raise ContractError(f"{kind.__name__}: as a service it cannot have a tool called {tool}; rename it")
@@ -70,6 +73,7 @@ class EnvironmentService:
         self._deadlines = deadlines
         self._watch = Watch()
         self._cookie = f"{kind.__name__}___{name}"
+        self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
         self.app = App(name, self._routes(), guard=guard, life=self.life, hide=hide)
 
@@ -86,13 +90,15 @@ class EnvironmentService:
         session = (409, 410, 500, 503, 504)
         whole = {**_ROW, "required": ["responses_create_params", "response"], "properties": {"response": _RESPONSE}}
         routes = [
-            Route("POST", "/seed_session", self._seed, Operation("Begin a task", _ROW, problems=(503, 504))),
             Route(
-                *("POST", "/verify", self._verify),
+                "POST", "/seed_session", self._held(self._seed), Operation("Begin a task", _ROW, problems=(503, 504))
+            ),
+            Route(
+                *("POST", "/verify", self._held(self._verify)),
                 Operation("Judge what happened", whole, _VERDICT, problems=session),
                 long=True,
             ),
-            Route("POST", "/close", self._end, Operation("End the session", ANY_OBJECT)),
+            Route("POST", "/close", self._held(self._end), Operation("End the session", ANY_OBJECT)),
             Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", _ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
@@ -100,7 +106,7 @@ class EnvironmentService:
         if self._has_user:
             items = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "object"}}}}
             operation = Operation("The user's next words", items, problems=session)
-            routes.append(Route("POST", "/rollmill/user", self._user, operation))
+            routes.append(Route("POST", "/rollmill/user", self._held(self._user), operation))
         routes += [self._tool(tool) for tool in self._kind.tools.values()]
         nowhere = Operation("A tool that there is not", ANY_OBJECT, problems=(404,))
         return [*routes, Route("POST", "/{tool}", self._unknown, nowhere)]
@@ -116,7 +122,11 @@ class EnvironmentService:
             problems=(409, 410, 422, 504),
             content_types=(JSON, TEXT.partition(";")[0]),
         )
-        return Route("POST", f"/{tool.name}", call, operation, long=True)
+        return Route("POST", f"/{tool.name}", self._held(call), operation, long=True)
+
+    def _held(self, handler: Handler) -> Handler:
+        """What belongs to a session is answered by the process that holds it."""
+        return self._relay.around(handler, self._cookie)
 
     @property
     def _has_user(self) -> bool:

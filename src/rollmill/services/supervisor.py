@@ -150,7 +150,7 @@ class Supervisor:
             worker,
             output,
             order=functools.partial(self._order, group),
-            sockets=[served.sockets[worker] for _, served in places],
+            sockets=[one[worker] for _, served in places for one in (served.sockets, served.private) if one],
             heard=self._noticed,
             python=self._pythons.get(group.name, sys.executable),
         )
@@ -175,7 +175,11 @@ class Supervisor:
         )
         return Serve(
             setup,
-            [Place(name, served.sockets[worker].fileno(), served.host) for name, served in places],
+            [
+                Place(name, served.sockets[worker].fileno(), served.host, private, served.siblings)
+                for name, served in places
+                for private in [served.private[worker].fileno() if served.private else -1]
+            ],
             path=sys.path,
             secrets=self._secrets,
             names=options.allowed_hosts,

@@ -51,7 +51,7 @@ TABLE = {
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store instances launch local",
     "cli": "contracts verification models store quality collection config plugins instances launch engines "
-    "services cores",
+    "services cores net serve",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from rollmill.cli.served import AbsentError, Running, running_services
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
 from rollmill.cli.tasks import tasks_of
+from rollmill.cli.words import is_override
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
@@ -36,8 +36,6 @@ from rollmill.instances import fingerprints, identity_of, refuse_deferring, with
 from rollmill.launch import assemble, check_endpoint
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
-
-_OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
 
 USAGE = """\
 rollmill collect NAME [--model MODEL] [--out FILE] [options] [+key=value …]
@@ -109,8 +107,8 @@ class Asked(Struct, frozen=True):
 
 
 def asked_for(arguments: argparse.Namespace) -> Asked:
-    names = [word for word in arguments.words if not _OVERRIDE.match(word)]
-    words = [word for word in arguments.words if _OVERRIDE.match(word)]
+    names = [word for word in arguments.words if not is_override(word)]
+    words = [word for word in arguments.words if is_override(word)]
     if len(names) > 1:
         raise ConfigError(f"one environment at a time: {', '.join(names)}")
     given = vars(arguments)

@@ -17,6 +17,7 @@ COMMANDS = {
     "collect_rollouts": "collect",
     "dump_config": "config",
     "validate": "validate",
+    "status": "services",
     "version": "version",
     "help": "overview",
 }

@@ -29,6 +29,7 @@ _SAID = {
     403: "a page of another site asks",
     404: "nothing is there",
     408: "the body came too slowly",
+    409: "there is no session",
     410: "the session has ended",
     413: "the body is too large",
     421: "the service is not called so",

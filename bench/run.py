@@ -1,4 +1,4 @@
-"""The benchmark: `run.py [one-turn tools latency workers journal million profile]`, all of them by default.
+"""The benchmark: `run.py [one-turn tools services latency workers journal million profile]`, all of them by default.
 
 Each part prints its section, and puts it in the place of the last one in `results.md`.
 """
@@ -19,6 +19,8 @@ from million import million
 from report import Bar, Section, spread
 from server import Server
 from where import profile
+
+from services import services
 
 HERE = Path(__file__).parent
 AGAINST_THE_FLOOR: dict[str, Contender] = {"floor": floor("aiohttp"), "rollmill": ours(), "raw floor": floor("raw")}
@@ -79,6 +81,7 @@ def workers(bench: Bench) -> Section:
 PARTS = {
     "one-turn": one_turn,
     "tools": tools,
+    "services": services,
     "latency": latency,
     "workers": workers,
     "journal": journal,

@@ -15,6 +15,7 @@ from msgspec import Struct
 import rollmill
 from rollmill import plugins
 from rollmill.cli import summary
+from rollmill.cli.apart import served_if_needed
 from rollmill.cli.descriptors import lowered, most_at_once
 from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
@@ -171,7 +172,7 @@ def _run(
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
     signals = Signals(config.options.grace_s)
     try:
-        outcome = run_fast(play(config, policy, command, signals, addresses=running.addresses if running else {}))
+        outcome = run_fast(_play_where_it_can(config, policy, command, signals, running))
     except asyncio.CancelledError:
         print(f"Stopped. What had ended is recorded; {again}")
         return signals.exit_code
@@ -189,6 +190,20 @@ def _find_running(words: Sequence[str]) -> tuple[Running | None, str]:
         return None, str(error)
     say(f"Playing on the {len(running.addresses)} services of {running.head}")
     return running, ""
+
+
+async def _play_where_it_can(
+    config: Config[CollectOptions],
+    policy: Instance | None,
+    command: list[str],
+    signals: Signals,
+    running: Running | None,
+) -> Outcome:
+    """On services that run, in this process, or on services that run for this collection alone."""
+    if running is not None:
+        return await play(config, policy, command, signals, addresses=running.addresses)
+    async with served_if_needed(config, with_policy(config, policy)) as addresses:
+        return await play(config, policy, command, signals, addresses=addresses)
 
 
 async def play(

@@ -8,14 +8,14 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from rollmill.cli.apart import supervisor_of
 from rollmill.cli.collect import add_arguments, asked_for
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
 from rollmill.cli.say import say
 from rollmill.cli.services import KINDS
 from rollmill.cli.table import table, terminal_width
-from rollmill.config import Config, Instance, load, masked
-from rollmill.config.secrets import secret_values
+from rollmill.config import Config, Instance, load
 from rollmill.cores import allow_many_files
 from rollmill.errors import ConfigError
 from rollmill.instances import with_policy
@@ -73,8 +73,7 @@ async def serve(config: Config[ServeOptions], instances: dict[str, Instance]) ->
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    whole = {**config.tree, **{name: {one.kind: {one.implementation: one.fields}} for name, one in instances.items()}}
-    supervisor = Supervisor(instances, options, tree=masked(whole), secrets=[*secret_values(whole)], say=say)
+    supervisor = supervisor_of(config, instances, options)
     starting = asyncio.create_task(supervisor.__aenter__())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -177,7 +177,7 @@ class EnvironmentService:
         if "response" not in row:
             raise invalid("the row has no `response`: what the model has said and done")
         response = _response(row["response"])
-        counts = read(row.pop("rollmill"), wire.Counts) if "rollmill" in row else wire.counted(response.output)
+        counts = wire.read_counts(request.headers.get(wire.COUNTS, "")) or wire.counted(response.output)
         id = self._id(request)
         try:
             if id in self.sessions:
@@ -189,7 +189,7 @@ class EnvironmentService:
                 reward = await self._judge_alone(task, response, counts, known=bool(id))
         except RolloutError as error:
             raise wire.failed(error.failure) from error
-        return json(wire.verdict(row, reward))
+        return Answer(encode(wire.verdict(row, reward)), headers=(wire.OURS,))
 
     async def _judge(self, session: Session, response: Response, counts: wire.Counts) -> Any:
         world = session.world

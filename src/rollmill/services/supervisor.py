@@ -47,11 +47,16 @@ class Supervisor:
         secrets: list[str],
         say: Callable[[str], None],
         apart: bool = False,
+        head: bool = True,
     ) -> None:
-        """`tree` is the configuration without its `secrets`; with `apart` each instance has a process of its own."""
+        """`tree` is the configuration without its `secrets`; with `apart` each instance has a process of its own.
+
+        Without `head` nobody else is told of the services.
+        """
         self._instances, self._options = dict(instances), options
         self._tree, self._secrets, self._say = tree, secrets, say
         self._hide: Callable[[str], str] = functools.partial(mask_text, secrets=secrets)
+        self._has_head = head and not options.dry_run
         self._groups = groups(instances, options, apart=apart)
         self._served: dict[str, Served] = {}
         self._members: list[Member] = []
@@ -77,7 +82,7 @@ class Supervisor:
         options = self._options
         # Before anything is started: a port that is taken, or a host that needs a token.
         head = self._guard(options.head_server.host)
-        listening = None if options.dry_run else _head_socket(options)
+        listening = _head_socket(options) if self._has_head else None
         if listening is not None:
             self._stack.callback(listening.close)
         self._served = serve_at(self._instances, options)
@@ -115,6 +120,10 @@ class Supervisor:
     def shown(self) -> list[Shown]:
         """The services as they are now."""
         return [self._shown_of(name, group) for group in self._groups for name in group.instances]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {name: one.url for name, one in self._served.items()}
 
     @property
     def notices(self) -> dict[str, str]:

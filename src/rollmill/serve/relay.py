@@ -9,8 +9,8 @@ from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.http import JSON, Answer, Handler, Problem, Request
 
-_PASSED_ON = ("cookie", wire.CALL)
-_PASSED_BACK = ("set-cookie", wire.ENDED)
+_PASSED_ON = ("cookie", wire.CALL, wire.COUNTS)
+_PASSED_BACK = ("set-cookie", wire.ENDED, wire.OURS[0])
 
 
 class Relay:

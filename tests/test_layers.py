@@ -38,13 +38,14 @@ TABLE = {
     "quality": "types",
     "collection": "contracts store quality cores",
     "config": "types errors model",
+    "data": "contracts store quality config",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
     "launch": "contracts config plugins collection store verification local",
     "stream": "contracts config collection store verification local",
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store launch local",
-    "cli": "contracts verification models store quality collection config plugins launch engines",
+    "cli": "contracts verification models store quality collection config data plugins launch engines",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

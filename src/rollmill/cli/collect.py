@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
+from rollmill.cli.spelling import OVERRIDE
 from rollmill.cli.tasks import tasks_of
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
@@ -34,8 +34,6 @@ from rollmill.errors import ConfigError, suggestion
 from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
-
-_OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
 
 USAGE = """\
 rollmill collect NAME [--model MODEL] [--out FILE] [options] [+key=value …]
@@ -107,8 +105,8 @@ class Asked(Struct, frozen=True):
 
 
 def asked_for(arguments: argparse.Namespace) -> Asked:
-    names = [word for word in arguments.words if not _OVERRIDE.match(word)]
-    words = [word for word in arguments.words if _OVERRIDE.match(word)]
+    names = [word for word in arguments.words if not OVERRIDE.match(word)]
+    words = [word for word in arguments.words if OVERRIDE.match(word)]
     if len(names) > 1:
         raise ConfigError(f"one environment at a time: {', '.join(names)}")
     given = vars(arguments)

@@ -14,6 +14,7 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "collect_rollouts": "collect",
+    "reward_profile": "reward_profile",
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 

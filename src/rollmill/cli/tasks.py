@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rollmill.cli.paths import existing
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.source import Player, Procedure, Route, RowFile, Several, Source
 from rollmill.config import Dataset, Instance, find_path
@@ -70,11 +71,7 @@ def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:
 
 
 def _existing(path: str) -> Path:
-    found = find_path(path, working_dir=Path.cwd())
-    if found is None or found.is_dir():
-        what = f"is a folder; name its files, for example {path.rstrip('/')}/*.jsonl" if found else "is not there"
-        raise ConfigError(f"input_jsonl_fpath: {path} {what}")
-    return found
+    return existing(path, "input_jsonl_fpath").absolute()
 
 
 class _Route:

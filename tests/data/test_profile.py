@@ -67,9 +67,7 @@ def test_inputs_say_what_was_asked_and_how_much_is_missing(tmp_path, rollouts):
 
 def test_rollouts_that_nobody_asked_for_are_refused_whatever_is_allowed(tmp_path, rollouts):
     inputs = write(tmp_path / "inputs.jsonl", *(asked(task, n) for task in range(2) for n in range(2)))
-    with pytest.raises(
-        ConfigError, match=r"2 of its rollouts .*, the first is rollout 0 of task 2"
-    ):
+    with pytest.raises(ConfigError, match=r"2 of its rollouts .*, the first is rollout 0 of task 2"):
         profile(rollouts, inputs, partial=True)
 
 

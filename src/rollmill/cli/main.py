@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import rollmill
-from rollmill.cli import collect, estimate, merge, models, reward_profile, show, status
+from rollmill.cli import aggregate, collect, estimate, merge, models, reward_profile, show, status
 from rollmill.cli.guard import guarded
 
 
@@ -20,7 +20,7 @@ def run(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="rollmill", description=rollmill.__doc__)
     parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (collect, estimate, status, merge, reward_profile, show, models):
+    for command in (collect, estimate, status, merge, aggregate, reward_profile, show, models):
         command.add_parser(commands)
     arguments, extra = parser.parse_known_args(words)
     _take_words(parser, arguments, extra)

@@ -13,6 +13,7 @@ from rollmill.cli.guard import guarded
 from rollmill.cli.help import option_lines
 
 COMMANDS = {
+    "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
     "reward_profile": "reward_profile",
 }

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from rollmill.errors import ConfigError
-from rollmill.quality.rows import LARGEST, Places, counted, given
+from rollmill.quality.rows import LARGEST, Places, asked, counted, given
 from rollmill.quality.tally import Counted
 from rollmill.taskset import read_rows
 from rollmill.types import AgentRef, decode
@@ -30,6 +30,7 @@ class Row(NamedTuple):
     """A rollout."""
 
     line: int
+    content: bytes
     task_index: int
     rollout_index: int
     agent: str
@@ -52,6 +53,16 @@ class Row(NamedTuple):
         slot = (self.small["rollmill"] or {}).get("slot")
         return slot.get("task") if isinstance(slot, dict) else None
 
+    @property
+    def asked(self) -> bytes | None:
+        """A hash of what the model was asked."""
+        return asked({"responses_create_params": params_of(self.fields)})
+
+    @property
+    def indexed(self) -> bool:
+        """Whether it says itself which task it is of."""
+        return self.small["_ng_task_index"] is not None
+
 
 class Head(Struct):
     """Who a row is of."""
@@ -71,14 +82,24 @@ def read_rollouts(path: Path) -> Iterator[Row]:
     for line, content in read_rows(path):
         place = f"{path}, line {line}"
         fields, head = read_fields(content, place), read_as(content, _Rollout, place)
+        if "reward" not in fields:
+            raise ConfigError(f"{place}: no rollout: it has no reward")
         if indexed is None:
             indexed = head.task_index is not None
         if indexed is not (head.task_index is not None):
             raise ConfigError(f"{place}: every row has a _ng_task_index or none has, and here the first differs")
         small = _numbers(fields) | msgspec.to_builtins(head)
         if not indexed:
-            small["responses_create_params"] = read_as(content, _Asked, place).params
-        yield Row(line, *places.of(small), head.agent, small, fields)
+            small["responses_create_params"] = params_of(fields)
+        yield Row(line, content, *places.of(small), head.agent, small, fields)
+
+
+def params_of(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    """What the model was asked with; nothing where that is no object."""
+    try:
+        return decode(fields.get("responses_create_params", b"{}"), type=dict[str, Raw])
+    except msgspec.ValidationError:
+        return {}
 
 
 def read_fields(content: bytes, place: str) -> dict[str, Raw]:
@@ -106,10 +127,6 @@ class _Rollout(Head):
     usage: dict[str, Any] | None = None
     reward_components: dict[str, Any] | None = None
     rollmill: dict[str, Any] | None = None
-
-
-class _Asked(Struct):
-    params: dict[str, Raw] | None = field(name="responses_create_params", default=None)
 
 
 def _numbers(fields: Mapping[str, Raw]) -> dict[str, Any]:

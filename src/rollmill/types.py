@@ -381,6 +381,8 @@ class Trajectory:
         self.tool_calls = 0
         self.seconds: dict[str, float] = {}
         self.fields: dict[str, Raw] = {}
+        self.asked: Task | None = None
+        """The task as the model was asked it: with the tools that its world offered."""
 
     def add_reply(self, reply: Reply) -> None:
         self.items.extend(reply.items)

@@ -16,7 +16,7 @@ from rollmill.cli.paths import output
 from rollmill.cli.spelling import add_options, spelled
 from rollmill.collection.beside import beside, write_aggregate_of
 from rollmill.collection.report import counted
-from rollmill.config import load
+from rollmill.config import options_from
 from rollmill.data.join import are_ours, join
 from rollmill.data.scratch import scratch
 from rollmill.errors import ConfigError
@@ -68,7 +68,7 @@ def _aggregate(arguments: argparse.Namespace) -> int:
 
 
 def _run(words: Sequence[str], initial: Mapping[str, Any] | None = None) -> int:
-    options = load(words, options=AggregateOptions, initial=initial, models_given=True).options
+    options = options_from(words, AggregateOptions, initial)
     named = _named(options.input_glob)
     sidecars = _sidecars(named)
     files = [path for path in named if path not in sidecars]

@@ -7,7 +7,6 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
+from rollmill.cli.say import say
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
 from rollmill.cli.spelling import OVERRIDE
@@ -31,7 +31,8 @@ from rollmill.collection.run import About, Outcome, run
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.launch import assemble, check_endpoint
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
 
@@ -161,7 +162,7 @@ def _run(
 ) -> int:
     config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True)
     for warning in config.warnings:
-        _say(warning)
+        say(warning)
     refuse_incomplete(config, policy)
     command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
@@ -186,10 +187,10 @@ async def play(
 ) -> Outcome:
     instances = with_policy(config, policy)
     most = most_at_once(instances)
-    options = lowered(config.options, instances, most, _say)
+    options = lowered(config.options, instances, most, say)
     # First of all: a server that is down is said before a large input is read.
     await check_endpoint(instances, options.agent_name)
-    source = tasks_of(options, instances, _say)
+    source = tasks_of(options, instances, say)
     survey = source.survey(skip_bad=options.skip_bad_rows)
     agents = tuple(sorted(survey.agents))
     about = About(
@@ -205,20 +206,14 @@ async def play(
         identify=lambda agent: _identify(instances, agent, options),
     )
     setup = setup_of(options, instances, agents, about.run.id, most)
-    crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, _say)
-    return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers)
+    crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, say)
+    return await run(source, survey, crew, options, about, say=say, on_start=signals.listen, observers=observers)
 
 
 def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:
     if options.verify == "defer":
         refuse_deferring(instances, agent)
     return identity_of(instances, agent, options.responses_create_params)
-
-
-def _say(text: str) -> None:
-    # Whoever read it may have gone.
-    with suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
 
 
 NG_COLLECT_ROLLOUTS = Ng(

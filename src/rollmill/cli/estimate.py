@@ -25,7 +25,7 @@ from rollmill.collection.run import Outcome
 from rollmill.collection.snapshot import read_snapshot
 from rollmill.config import Config, load
 from rollmill.errors import ConfigError
-from rollmill.launch import with_policy
+from rollmill.instances import with_policy
 from rollmill.store.folder import run_folder
 
 SAMPLE = 100

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import rollmill
-from rollmill.cli import aggregate, collect, estimate, merge, models, reward_profile, show, status
 from rollmill.cli.guard import guarded
+
+COMMANDS = {
+    "collect": "collect",
+    "estimate": "estimate",
+    "status": "status",
+    "merge": "merge",
+    "aggregate": "aggregate",
+    "reward-profile": "reward_profile",
+    "show": "show",
+    "models": "models",
+    "config": "config",
+    "validate": "validate",
+    "version": "version",
+    "help": "overview",
+}
+"""Where each command is: a module of this package, which has `add_parser`."""
 
 
 def main() -> None:
@@ -17,15 +33,22 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="rollmill", description=rollmill.__doc__)
-    parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (collect, estimate, status, merge, aggregate, reward_profile, show, models):
-        command.add_parser(commands)
+    # A command that is known imports nothing of the others.
+    parser = parser_of(words[:1] if words and words[0] in COMMANDS else COMMANDS)
     arguments, extra = parser.parse_known_args(words)
     _take_words(parser, arguments, extra)
     handler: Callable[[argparse.Namespace], int] = arguments.handler
     return handler(arguments)
+
+
+def parser_of(commands: Iterable[str]) -> argparse.ArgumentParser:
+    """A parser that knows these commands."""
+    parser = argparse.ArgumentParser(prog="rollmill", description=rollmill.__doc__)
+    parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
+    known = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in commands:
+        importlib.import_module(f"rollmill.cli.{COMMANDS[command]}").add_parser(known)
+    return parser
 
 
 def _take_words(parser: argparse.ArgumentParser, arguments: argparse.Namespace, extra: Sequence[str]) -> None:

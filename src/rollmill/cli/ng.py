@@ -16,6 +16,10 @@ COMMANDS = {
     "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
     "reward_profile": "reward_profile",
+    "dump_config": "config",
+    "validate": "validate",
+    "version": "version",
+    "help": "overview",
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 

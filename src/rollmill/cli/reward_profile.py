@@ -13,7 +13,7 @@ from rollmill.cli.ng import Ng
 from rollmill.cli.paths import existing, output
 from rollmill.cli.spelling import add_options, spelled
 from rollmill.collection.report import counted
-from rollmill.config import load
+from rollmill.config import options_from
 from rollmill.data.profile import profile
 from rollmill.data.profiled import profile_tasks
 from rollmill.errors import ConfigError
@@ -68,7 +68,7 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _run(words: Sequence[str], initial: Mapping[str, Any] | None = None) -> int:
-    options = load(words, options=ProfileOptions, initial=initial, models_given=True).options
+    options = options_from(words, ProfileOptions, initial)
     _refuse_mixture(options)
     rollouts = existing(options.rollouts_jsonl_fpath, "rollouts_jsonl_fpath")
     if options.output_jsonl_fpath is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rollmill.cli.paths import existing
@@ -11,29 +11,34 @@ from rollmill.collection.options import CollectOptions
 from rollmill.collection.source import Player, Procedure, Route, RowFile, Several, Source
 from rollmill.config import Dataset, Instance, find_path
 from rollmill.errors import ConfigError
-from rollmill.launch import agent_instance, environment_instance, environment_kind, own_fields
-from rollmill.types import AgentRef
+from rollmill.instances import agent_instance, environment_instance, environment_of, known_kind, own_fields
+from rollmill.types import AgentRef, Task
 
 STDIN = Path("/dev/stdin")
 PROCEDURE_LIMIT = 100
 """How many tasks are made where an environment makes its own and nobody says how many."""
 
 
-def tasks_of(options: CollectOptions, instances: Mapping[str, Instance], say: Callable[[str], None]) -> Source:
+def tasks_of(
+    options: CollectOptions,
+    instances: Mapping[str, Instance],
+    say: Callable[[str], None],
+    elsewhere: Collection[str] = (),
+) -> Source:
     """The tasks: the input that was named, else the agent's own datasets, else the environment's procedure."""
     limit = options.limit or None
-    route = _Route(instances, options.agent_name)
+    route = _Route(instances, options.agent_name, elsewhere)
     if options.input_jsonl_fpath is not None:
         return _named(options.input_jsonl_fpath, route, limit)
     agent = agent_instance(instances, options.agent_name)
     datasets = {dataset.type: dataset for dataset in reversed(agent.datasets)}
-    kind = environment_kind(environment_instance(instances, agent))
+    kind = known_kind(environment_of(instances, agent), elsewhere)
     train = datasets.get("train")
     if train is not None and (path := find_path(train.jsonl_fpath, working_dir=Path.cwd())):
         return RowFile(_chosen(path, train, say), route, limit)
     if train is not None:
         say(f"The dataset {train.name} of {agent.name} is not here: {train.jsonl_fpath}")
-    if kind.makes_tasks():
+    if kind is not None and kind.makes_tasks():
         wanted = limit or PROCEDURE_LIMIT
         say(f"No input file: {agent.name} makes {wanted} tasks of its own (seed {options.seed})")
         fields = own_fields(environment_instance(instances, agent))
@@ -77,16 +82,22 @@ def _existing(path: str) -> Path:
 class _Route:
     """Who plays a row, by the agent that it names."""
 
-    def __init__(self, instances: Mapping[str, Instance], default: str | None) -> None:
-        self._instances, self._default = instances, default
+    def __init__(self, instances: Mapping[str, Instance], default: str | None, elsewhere: Collection[str] = ()) -> None:
+        self._instances, self._default, self._elsewhere = instances, default, elsewhere
         self._known: dict[str | None, Player] = {}
 
     def __call__(self, ref: AgentRef | None) -> Player:
         name = ref.name if ref else self._default
         if name not in self._known:
             agent = agent_instance(self._instances, name)
-            environment = environment_instance(self._instances, agent)
-            kind = environment_kind(environment)
-            fields = own_fields(environment)
-            self._known[name] = Player(agent.name, kind.task_type, lambda task: kind.check_task(task, fields))
+            self._known[name] = self._player(agent)
         return self._known[name]
+
+    def _player(self, agent: Instance) -> Player:
+        environment = environment_of(self._instances, agent)
+        kind = known_kind(environment, self._elsewhere)
+        if environment is None or kind is None:
+            # Its own service says what is wrong with a row.
+            return Player(agent.name, Task)
+        fields = own_fields(environment)
+        return Player(agent.name, kind.task_type, lambda task: kind.check_task(task, fields))

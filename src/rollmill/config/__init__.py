@@ -1,8 +1,9 @@
 """Configuration: YAML files, `env.yaml` and the command line become one typed tree, a mistake one clear line."""
 
+from rollmill.config.dump import as_yaml
 from rollmill.config.files import find_path
 from rollmill.config.instances import DOMAINS, KINDS, Dataset, Instance, Kind
-from rollmill.config.layers import RESERVED, Config, load, masked, masked_text
+from rollmill.config.layers import RESERVED, Config, load, masked, masked_text, options_from
 from rollmill.config.typed import convert
 
 __all__ = [
@@ -13,9 +14,11 @@ __all__ = [
     "Dataset",
     "Instance",
     "Kind",
+    "as_yaml",
     "convert",
     "find_path",
     "load",
     "masked",
     "masked_text",
+    "options_from",
 ]

@@ -22,7 +22,7 @@ from rollmill.errors import ConfigError
 
 T = TypeVar("T", bound=Struct)
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_VARIABLE = re.compile(r"(?<!\\)\$\{([A-Za-z_]\w*)\}")
 
 POLICY = ("policy_base_url", "policy_api_key", "policy_model_name")
 """Variables that every model file of NeMo Gym refers to."""
@@ -109,6 +109,15 @@ def load(
         warnings=(*faults, *_slips(variables, expanded, {*names, *RESERVED})),
         sources=sources,
     )
+
+
+def options_from(words: Sequence[str], options: type[T], initial: Mapping[str, Any] | None = None) -> T:
+    """The options of a command that reads no configuration: its words say them, over `initial`. Raises `ConfigError`."""
+    names = {field.encode_name for field in fields(options)}
+    asked = [overrides.parse(word) for word in words]
+    tree = resolve(overrides.apply(plain(initial or {}), asked, known=names | RESERVED))
+    # What is meant for every command, and means nothing to this one, does no harm.
+    return convert({key: value for key, value in tree.items() if key in names or key not in RESERVED}, options)
 
 
 def masked(config: Config[Any] | Mapping[str, Any]) -> Tree:

@@ -17,6 +17,7 @@ COMMANDS = {
     "merge": "merge",
     "aggregate": "aggregate",
     "reward-profile": "reward_profile",
+    "render": "render",
     "show": "show",
     "models": "models",
     "config": "config",

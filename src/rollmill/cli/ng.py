@@ -15,6 +15,7 @@ from rollmill.cli.help import option_lines
 COMMANDS = {
     "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "materialize_prompts": "render",
     "reward_profile": "reward_profile",
     "dump_config": "config",
     "validate": "validate",

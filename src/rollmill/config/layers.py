@@ -112,7 +112,7 @@ def load(
 
 
 def options_from(words: Sequence[str], options: type[T], initial: Mapping[str, Any] | None = None) -> T:
-    """The options of a command that reads no configuration: its words say them, over `initial`. Raises `ConfigError`."""
+    """The options of a command that reads no configuration: its words, over `initial`. Raises `ConfigError`."""
     names = {field.encode_name for field in fields(options)}
     asked = [overrides.parse(word) for word in words]
     tree = resolve(overrides.apply(plain(initial or {}), asked, known=names | RESERVED))

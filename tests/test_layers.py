@@ -40,6 +40,7 @@ TABLE = {
     # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
     "serve": "contracts net store models",
     "config": "types errors model",
+    "data": "contracts store quality config",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
     "instances": "contracts config plugins store",
@@ -50,7 +51,7 @@ TABLE = {
     "verification",
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store instances launch local",
-    "cli": "contracts verification models store quality collection config plugins instances launch engines "
+    "cli": "contracts verification models store quality collection config data plugins instances launch engines "
     "services cores net serve",
 }
 

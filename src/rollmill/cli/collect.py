@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # Flags that are configuration keys by another name.
 _FLAGS = {
     "--input": ("input_jsonl_fpath", "the tasks, one JSON row a line (default: the environment's own)"),
+    "--prompt": ("prompt_config", "a YAML file with templates, from which the prompts are made"),
     "--out": ("output_jsonl_fpath", "where the rollouts go, one JSON row a line"),
     "--agent": ("agent_name", "the agent for rows that name none"),
     "--limit": ("limit", "take only the first so many tasks"),

@@ -14,7 +14,10 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "run": "serve",
+    "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "materialize_prompts": "render",
+    "reward_profile": "reward_profile",
     "dump_config": "config",
     "validate": "validate",
     "status": "services",

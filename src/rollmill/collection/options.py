@@ -58,6 +58,9 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     input_jsonl_fpath: str | list[str] | None = None
     """The tasks, one JSON row a line: a file (.jsonl, .gz, .zst), a pattern, a list of them, or - for standard input.
     Without it the agent's own `datasets` serve."""
+    prompt_config: str | None = None
+    """A YAML file with the templates `user` and `system`, from which each row's prompt is made: `{field}` stands for a
+    field of the row. The rows then bring no prompt of their own."""
     output_jsonl_fpath: Annotated[str, Meta(min_length=1)]
     """Where the rollouts go, one JSON row a line (.jsonl or .jsonl.zst). What is there already is kept, and not played
     again."""

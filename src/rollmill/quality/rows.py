@@ -38,6 +38,14 @@ def given(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in OURS and not name.startswith(("_ng_", "ng_"))}
 
 
+def asked(row: Mapping[str, Any]) -> bytes | None:
+    """A hash of what the model was asked, whatever else differs from one repeat to another."""
+    params = row.get("responses_create_params")
+    if not isinstance(params, Mapping) or "input" not in params:
+        return None
+    return blake2b(encode(params["input"]), digest_size=16).digest()
+
+
 class Places:
     """Which task a row is of, and which of its rollouts: as it says, else by what was asked, in order."""
 
@@ -48,7 +56,7 @@ class Places:
     def of(self, row: Mapping[str, Any]) -> tuple[int, int]:
         index, rollout = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
         if index is None:
-            index = self._tasks.setdefault(_asked(row) or len(self._tasks), len(self._tasks))
+            index = self._tasks.setdefault(asked(row) or len(self._tasks), len(self._tasks))
         if rollout is None:
             rollout = self._rollouts[index]
             self._rollouts[index] += 1
@@ -58,14 +66,6 @@ class Places:
 def _index(row: Mapping[str, Any], name: str) -> int | None:
     value = row.get(name)
     return value if isinstance(value, int) and 0 <= value <= LARGEST else None
-
-
-def _asked(row: Mapping[str, Any]) -> bytes | None:
-    """What the model was asked, whatever else differs from one repeat to another."""
-    params = row.get("responses_create_params")
-    if not isinstance(params, Mapping) or "input" not in params:
-        return None
-    return blake2b(encode(params["input"]), digest_size=16).digest()
 
 
 def _ours(row: Mapping[str, Any], block: Mapping[str, Any]) -> Counted:

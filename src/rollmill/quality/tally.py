@@ -47,6 +47,11 @@ class Tally:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def tasks(self) -> int:
+        """How many they are of."""
+        return len(set(self._tasks))
+
     def add(self, task_index: int, rollout_index: int, one: Counted) -> None:
         self._tasks.append(task_index)
         self._rollouts.append(rollout_index)

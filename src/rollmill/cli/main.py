@@ -17,6 +17,7 @@ COMMANDS = {
     "merge": "merge",
     "show": "show",
     "models": "models",
+    "list": "listing",
     "config": "config",
     "validate": "validate",
     "version": "version",

@@ -22,6 +22,7 @@ COMMANDS = {
     "validate": "validate",
     "version": "version",
     "help": "overview",
+    "completion": "completion",
 }
 """Where each command is: a module of this package, which has `add_parser`."""
 

@@ -21,7 +21,7 @@ COMMANDS = {
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 
-_PREFIXES = ("nemo_gym_", "ng_")
+PREFIXES = ("nemo_gym_", "ng_")
 _HELP = {"-h", "--help", "+help=true", "+h=true"}
 
 
@@ -60,4 +60,4 @@ def help_text(called: str, command: Ng) -> str:
 
 def _stem(called: str) -> str:
     name = called.removesuffix(".exe")
-    return next(name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix))
+    return next(name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix))

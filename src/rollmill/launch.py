@@ -159,11 +159,7 @@ def identity_of(instances: Mapping[str, Instance], name: str, sampling: Mapping[
         version=kind.version,
         environment_config=masked(own_fields(environment)),
         agent_config=masked(own_fields(agent)),
-        other_models={
-            field: _make_model(instances[value["name"]]).name
-            for field, value in environment.fields.items()
-            if _is_reference(value, "responses_api_models")
-        },
+        other_models={field: _make_model(instances[model]).name for field, model in other_models(environment).items()},
     )
 
 
@@ -303,10 +299,9 @@ class _Builder:
             kind = environment_kind(instance)
             config = own_fields(instance)
             models: dict[str, Model] = {}
-            for field, value in instance.fields.items():
-                if _is_reference(value, "responses_api_models"):
-                    # By the field's name, which the environment's author chose, and by the instance's own.
-                    models[field] = models[value["name"]] = await self._model(value["name"])
+            for field, model in other_models(instance).items():
+                # By the field's name, which the environment's author chose, and by the instance's own.
+                models[field] = models[model] = await self._model(model)
             world = await self._stack.enter_async_context(opened(kind, config, models))
             self._worlds[instance.name] = world
         return self._worlds[instance.name]
@@ -329,6 +324,15 @@ def own_fields(instance: Instance) -> dict[str, Any]:
         key: value
         for key, value in instance.fields.items()
         if key not in _COMMON and not (isinstance(value, dict) and value.keys() == {"type", "name"})
+    }
+
+
+def other_models(environment: Instance) -> dict[str, str]:
+    """The models that an environment has for itself, a judge for example: field by field, the instance."""
+    return {
+        field: value["name"]
+        for field, value in environment.fields.items()
+        if _is_reference(value, "responses_api_models")
     }
 
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "show": "show",
     "models": "models",
     "list": "listing",
+    "test": "test",
     "config": "config",
     "validate": "validate",
     "version": "version",

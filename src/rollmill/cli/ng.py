@@ -14,6 +14,8 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "collect_rollouts": "collect",
+    "test": "test",
+    "test_all": "test",
     "dump_config": "config",
     "validate": "validate",
     "version": "version",

@@ -18,6 +18,7 @@ COMMANDS = {
     "show": "show",
     "models": "models",
     "list": "listing",
+    "init": "init",
     "test": "test",
     "config": "config",
     "validate": "validate",

@@ -14,6 +14,7 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "collect_rollouts": "collect",
+    "init_resources_server": "init",
     "test": "test",
     "test_all": "test",
     "dump_config": "config",

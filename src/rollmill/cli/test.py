@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("words", nargs="*", metavar="NAME", help="an environment, or TYPE/NAME for another folder")
     parser.add_argument("--all", action="store_true", help="every folder that has a README.md")
     parser.add_argument("--data", action="store_true", help="check the files of examples, too")
-    parser.set_defaults(handler=_from_flags)
+    parser.set_defaults(handler=_from_flags, options=TestAllOptions)
 
 
 class TestOptions(Struct, frozen=True, kw_only=True):

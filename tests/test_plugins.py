@@ -70,6 +70,18 @@ def test_ones_own_folder_hides_the_packages_one(folder: Path):
     assert plugins.environment("mcqa", "app.py").__name__ == "Corner"
 
 
+def test_ones_own_folders_by_their_names(folder: Path):
+    assert plugins.own_folders("resources_servers") == {}
+    for path in ("resources_servers/corner", "environments/corner", "environments/other", "resources_servers/.venv"):
+        put(folder, f"{path}/app.py", SHOP)
+    put(folder, "resources_servers/README.md", "")
+    assert {name: str(place) for name, place in plugins.own_folders("resources_servers").items()} == {
+        "corner": "resources_servers/corner",
+        "other": "environments/other",
+    }
+    assert plugins.own_folders("responses_api_agents") == {}
+
+
 def test_a_model_is_a_class_with_reply_or_make_and_fields(folder: Path):
     put(folder, "responses_api_models/echo/app.py", ECHO)
     module = plugins.model("echo")

@@ -104,9 +104,8 @@ def identity_of(
         environment_config=masked(own_fields(environment)) if environment else {},
         agent_config=masked(own_fields(agent)),
         other_models={
-            field: name_of(instances[value["name"]])
-            for field, value in (environment.fields.items() if environment else ())
-            if is_reference(value, "responses_api_models")
+            field: name_of(instances[model])
+            for field, model in (other_models(environment).items() if environment else ())
         },
     )
 
@@ -210,6 +209,15 @@ def own_fields(instance: Instance) -> dict[str, Any]:
         key: value
         for key, value in instance.fields.items()
         if key not in _COMMON and not (isinstance(value, dict) and value.keys() == {"type", "name"})
+    }
+
+
+def other_models(environment: Instance) -> dict[str, str]:
+    """The models that an environment has for itself, a judge for example: field by field, the instance."""
+    return {
+        field: value["name"]
+        for field, value in environment.fields.items()
+        if is_reference(value, "responses_api_models")
     }
 
 

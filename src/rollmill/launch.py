@@ -21,10 +21,10 @@ from rollmill.instances import (
     environment_instance,
     environment_kind,
     environment_of,
-    is_reference,
     make_agent,
     make_model,
     model_name,
+    other_models,
     own_fields,
     reference,
 )
@@ -210,10 +210,9 @@ class Parts:
             kind = environment_kind(instance)
             config = own_fields(instance)
             models: dict[str, Model] = {}
-            for field, value in instance.fields.items():
-                if is_reference(value, "responses_api_models"):
-                    # By the field's name, which the environment's author chose, and by the instance's own.
-                    models[field] = models[value["name"]] = await self.model(value["name"])
+            for field, model in other_models(instance).items():
+                # By the field's name, which the environment's author chose, and by the instance's own.
+                models[field] = models[model] = await self.model(model)
             world = await self._stack.enter_async_context(opened(kind, config, models))
             self._worlds[instance.name] = world
         return self._worlds[instance.name]

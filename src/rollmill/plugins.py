@@ -46,6 +46,15 @@ def agents() -> list[str]:
 
 
 _KNOWN = {"resources_servers": environments, "responses_api_models": models, "responses_api_agents": agents}
+# Where somebody's own of a kind are; this package and NeMo Gym have two words for environments.
+_FOLDERS = {kind: (kind, "environments") if kind == "resources_servers" else (kind,) for kind in _KNOWN}
+
+
+def own_folders(kind: str) -> dict[str, Path]:
+    """Somebody's own server folders beside the working directory, by their names; of two, the first is meant."""
+    places = [place for folder in map(Path, _FOLDERS[kind]) if folder.is_dir() for place in sorted(folder.iterdir())]
+    own = [place for place in places if place.is_dir() and not place.name.startswith((".", "_"))]
+    return {place.name: place for place in reversed(own)}
 
 
 def own_file(kind: str, name: str, entrypoint: str | None = None) -> Path | None:
@@ -53,8 +62,7 @@ def own_file(kind: str, name: str, entrypoint: str | None = None) -> Path | None
     if "/" in name or ":" in name:
         # A path is a file of its own, not the name of a folder.
         return None
-    folders = ("resources_servers", "environments") if kind == "resources_servers" else (kind,)
-    places = [Path(folder, name) for folder in folders]
+    places = [Path(folder, name) for folder in _FOLDERS[kind]]
     files = [place / (entrypoint or ENTRYPOINT) for place in places if place.is_dir()]
     # One of this package's may have a folder here with nothing but its data.
     found = [file for file in files if file.is_file() or name not in _KNOWN[kind]()]

@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    parser.set_defaults(handler=_collect)
+    parser.set_defaults(handler=_collect, options=CollectOptions)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

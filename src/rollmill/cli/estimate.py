@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help="how many tasks (%(default)s)")
     parser.add_argument("--of", type=int, metavar="SLOTS", help="how many slots to estimate for (default: all)")
     parser.add_argument("--json", action="store_true", help="for machines")
-    parser.set_defaults(handler=_estimate)
+    parser.set_defaults(handler=_estimate, options=CollectOptions)
 
 
 def _estimate(arguments: argparse.Namespace) -> int:

@@ -21,10 +21,14 @@ COMMANDS = {
     "render": "render",
     "show": "show",
     "models": "models",
+    "list": "listing",
+    "init": "init",
+    "test": "test",
     "config": "config",
     "validate": "validate",
     "version": "version",
     "help": "overview",
+    "completion": "completion",
 }
 """Where each command is: a module of this package, which has `add_parser`."""
 

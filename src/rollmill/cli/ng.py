@@ -18,6 +18,9 @@ COMMANDS = {
     "collect_rollouts": "collect",
     "materialize_prompts": "render",
     "reward_profile": "reward_profile",
+    "init_resources_server": "init",
+    "test": "test",
+    "test_all": "test",
     "dump_config": "config",
     "validate": "validate",
     "status": "services",
@@ -26,7 +29,7 @@ COMMANDS = {
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 
-_PREFIXES = ("nemo_gym_", "ng_")
+PREFIXES = ("nemo_gym_", "ng_")
 _HELP = {"-h", "--help", "+help=true", "+h=true"}
 
 
@@ -65,4 +68,4 @@ def help_text(called: str, command: Ng) -> str:
 
 def _stem(called: str) -> str:
     name = called.removesuffix(".exe")
-    return next(name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix))
+    return next(name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix))

@@ -7,6 +7,7 @@ from typing import Any
 from rollmill.cli.collect import Asked, add_arguments, asked_for
 from rollmill.cli.config import ConfigOptions, read
 from rollmill.cli.ng import Ng
+from rollmill.collection.options import CollectOptions
 from rollmill.errors import ConfigError
 from rollmill.instances import agent_instance, faults, with_policy
 
@@ -21,7 +22,7 @@ def add_parser(commands: Any) -> None:
         description=f"{ABOUT} Takes what `rollmill collect` takes.",
     )
     add_arguments(parser)
-    parser.set_defaults(handler=lambda arguments: _validate(asked_for(arguments)))
+    parser.set_defaults(handler=lambda arguments: _validate(asked_for(arguments)), options=CollectOptions)
 
 
 def _validate(asked: Asked) -> int:

@@ -24,27 +24,29 @@ TABLE = {
     "deadline": "",
     "rollout": "types errors tools model environment agent deadline",
     "cores": "",
+    "files": "errors",
     "taskset": "types errors",
     "testing": "types errors tools model environment agent rollout taskset",
     # The public names: the contracts, and what stands above them only lazily.
     "": "contracts stream",
-    "verification": "contracts cores",
+    "profiling": "errors files",
+    "verification": "contracts cores profiling",
     "net": "errors",
     # Plugins, one a file or a folder, never each other; model backends share what is in their folder.
     "models": "contracts verification cores net",
     "agents.*": "contracts verification",
     "environments.*": "contracts verification",
-    "store": "types errors",
+    "store": "types errors files",
     "quality": "types",
-    "collection": "contracts store quality cores",
+    "collection": "contracts store quality cores files profiling",
     "config": "types errors model",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
-    "launch": "contracts config plugins collection store verification local",
+    "launch": "contracts config plugins collection store verification local profiling",
     "stream": "contracts config collection store verification local",
     # A worker process calls `launch`, as the command does.
-    "engines": "contracts collection store launch local",
-    "cli": "contracts verification models store quality collection config plugins launch engines",
+    "engines": "contracts collection store launch local profiling",
+    "cli": "contracts verification models store quality collection config plugins launch engines profiling",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

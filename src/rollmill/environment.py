@@ -8,6 +8,7 @@ import math
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias
 
 from msgspec import Raw
@@ -164,7 +165,7 @@ class Environment(Generic[T]):
 
         The output of a call that did not reach its end has the status `incomplete`.
         """
-        with self.trajectory.timed("tools"), boundary("tool"):
+        with self.trajectory.timed("tools", call.name), boundary("tool"):
             try:
                 return FunctionCallOutput(call_id=call.call_id, output=await self._call(call))
             except ToolError as error:
@@ -183,11 +184,17 @@ class Environment(Generic[T]):
             return _reward(await _settled(self.verify(self.task, self.trajectory.response())))
         parts: dict[str, float] = {}
         metrics: dict[str, float] = {}
+        spans = self.trajectory.spans
         for name, part in self.rewards.items():
-            if part.cpu:
-                value = await compute(part, self.task, self.trajectory, self.snapshot())
-            else:
-                value = await _settled(part.function(self))
+            began = 0.0 if spans is None else perf_counter()
+            try:
+                if part.cpu:
+                    value = await compute(part, self.task, self.trajectory, self.snapshot())
+                else:
+                    value = await _settled(part.function(self))
+            finally:
+                if spans is not None:
+                    spans.add("verify", perf_counter() - began, name)
             (parts if part.weight else metrics)[name] = number(name, value) * (part.weight or 1)
         return Reward(math.fsum(parts.values()), parts, metrics)
 

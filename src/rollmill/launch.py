@@ -26,8 +26,10 @@ from rollmill.environment import Environment, World, opened
 from rollmill.errors import ConfigError, suggestion
 from rollmill.local import LocalWorker, Seat
 from rollmill.model import Endpoint, Model
+from rollmill.profiling.profile import Profile
 from rollmill.rollout import Deadlines, Deferred, at_once
 from rollmill.store.manifest import Identity
+from rollmill.types import Spans
 from rollmill.verification.pool import RewardPool
 
 _CALL_ATTEMPTS = 6
@@ -56,14 +58,18 @@ class Setup(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
-    """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer."""
+async def assemble(setup: Setup, profile: Profile | None = None) -> AsyncIterator[LocalWorker]:
+    """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer.
+
+    A `profile` hears of all that the worker does; whoever gives it has started it.
+    """
+    spans = profile.spans if profile else None
     async with AsyncExitStack() as stack:
-        builder = _Builder(setup, stack)
+        builder = _Builder(setup, stack, spans)
         for name in sorted(setup.agents):
             await builder.seat(name)
         await asyncio.gather(*(model.check() for model in builder.models.values() if isinstance(model, Endpoint)))
-        compute = await stack.enter_async_context(RewardPool())
+        compute = await stack.enter_async_context(RewardPool(profile=profile))
         yield LocalWorker(
             builder.seat,
             compute,
@@ -72,6 +78,7 @@ async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
             calls=builder.calls,
             deadlines=setup.deadlines,
             judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
+            spans=spans,
         )
 
 
@@ -173,8 +180,8 @@ def _make_model(instance: Instance) -> Model:
 class _Builder:
     """Builds each instance once, when it is first needed, and enters what has to be entered."""
 
-    def __init__(self, setup: Setup, stack: AsyncExitStack) -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, stack: AsyncExitStack, spans: Spans | None = None) -> None:
+        self._setup, self._spans = setup, spans
         self._instances = setup.instances
         self._stack = stack
         self.models: dict[str, Model] = {}
@@ -244,9 +251,18 @@ class _Builder:
                 throttle=throttle,
                 rates=_rates(limits),
                 outage_s=setup.outage_s,
+                spans=self._spans_of(name),
             )
             self.calls.append(self._calls[name])
         return self._calls[name]
+
+    def _spans_of(self, model: str) -> Spans | None:
+        """The calls of a model that only judges are part of the verification, or of the tool, that makes them."""
+        if self._spans is None:
+            return None
+        agents = (one for one in self._instances.values() if one.kind == "responses_api_agents")
+        played_with = {_reference(agent, "model_server", "responses_api_models") for agent in agents}
+        return self._spans if model in played_with else None
 
     async def _world(self, instance: Instance) -> World:
         if instance.name not in self._worlds:

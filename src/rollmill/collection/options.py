@@ -94,6 +94,10 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     nemo_gym_files: bool = False
     """Write `<stem>_materialized_inputs.jsonl` and `<stem>_failures.jsonl` beside the output at the end, as NeMo Gym
     does."""
+    profiling_enabled: bool = False
+    """Measure where the time goes, and write it down at the end; it slows down what computes."""
+    profiling_results_dirpath: Annotated[str, Meta(min_length=1)] | None = None
+    """The folder for that: the profile is `<folder>/<agent>/<agent>.log` in it."""
     deadlines: Deadlines = Deadlines()
     """How long each stage of a rollout may take: `deadlines.play_s` and so on."""
 

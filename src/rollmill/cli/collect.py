@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,19 @@ from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
+from rollmill.cli.profiled import profiled
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
 from rollmill.cli.tasks import tasks_of
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
+from rollmill.collection.worker import Crew
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
 from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.profiling.profiler import Profiler
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
 
@@ -168,12 +171,13 @@ def _run(
     command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
     signals = Signals(config.options.grace_s)
-    try:
-        outcome = run_fast(play(config, policy, command, signals))
-    except asyncio.CancelledError:
-        print(f"Stopped. What had ended is recorded; {again}")
-        return signals.exit_code
-    summary.show(outcome, config.options, again)
+    with profiled(config) as profiler:
+        try:
+            outcome = run_fast(play(config, policy, command, signals, profiler=profiler))
+        except asyncio.CancelledError:
+            print(f"Stopped. What had ended is recorded; {again}")
+            return signals.exit_code
+        summary.show(outcome, config.options, again)
     if signals.heard and not outcome.complete:
         return signals.exit_code
     return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
@@ -184,7 +188,9 @@ async def play(
     policy: Instance | None,
     command: list[str],
     signals: Signals,
+    *,
     observers: Sequence[Observer] = (),
+    profiler: Profiler | None = None,
 ) -> Outcome:
     instances = with_policy(config, policy)
     most = most_at_once(instances)
@@ -207,8 +213,22 @@ async def play(
         identify=lambda agent: _identify(instances, agent, options),
     )
     setup = setup_of(options, instances, agents, about.run.id, most)
-    crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, _say)
-    return await run(source, survey, crew, options, about, say=_say, on_start=signals.listen, observers=observers)
+    crew: AbstractAsyncContextManager[Crew]
+    if options.workers == 1:
+        crew = assemble(setup, profiler)
+    else:
+        crew = ProcessCrew(setup, options.workers, _say, profile=profiler)
+    return await run(
+        source,
+        survey,
+        crew,
+        options,
+        about,
+        say=_say,
+        on_start=signals.listen,
+        observers=observers,
+        spans=profiler.spans if profiler else None,
+    )
 
 
 def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rollmill.agent import Agent
 from rollmill.deadline import Watch
-from rollmill.environment import Compute, Environment, RewardPart, World
+from rollmill.environment import Compute, Environment, RewardPart, World, held
 from rollmill.errors import ContractError, RolloutError, boundary
 from rollmill.model import Conversation, Model
 from rollmill.types import (
@@ -115,7 +115,7 @@ async def play(
         task = _offer_tools(task, world)
         try:
             with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
-                await world.setup()
+                await (world.setup() if spans is None else held(spans, "setup", world.setup()))
             with _Stage("agent", "play", deadlines.play_s, trajectory, watch):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
             with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):

@@ -87,7 +87,10 @@ class Page:
         self.text = path.read_text()
         stages, functions = self.text.split("\nCPU time by function")
         self.head, *lines = stages.split("\nstage ")
-        self.stages = dict(_stage(line) for line in lines[0].splitlines()[1:] if line.strip())
+        rows = [[cell.strip() for cell in line.strip().split("  ") if cell.strip()] for line in lines[0].splitlines()]
+        measured = [row for row in rows[1:] if len(row) >= 7]
+        self.stages = {label: (int(count), _seconds(p50)) for label, count, p50, *_ in measured}
+        self.held = {row[0]: _seconds(row[7]) for row in measured if len(row) == 8}
         rows = functions.partition("\nname ")[2].splitlines()[1:]
         self.functions = dict(_function(row) for row in rows if row)
 
@@ -95,10 +98,9 @@ class Page:
 _UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-def _stage(line: str) -> tuple[str, tuple[int, float]]:
-    label, *cells = [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
-    number, _, unit = cells[1].partition(" ") if len(cells) == 6 else ("0", "", "s")
-    return label, (int(cells[0]) if len(cells) == 6 else 0, float(number) * _UNITS[unit])
+def _seconds(time: str) -> float:
+    number, _, unit = time.partition(" ")
+    return float(number) * _UNITS[unit]
 
 
 def _function(row: str) -> tuple[str, tuple[int, float, float]]:
@@ -130,6 +132,10 @@ def test_waits_are_in_the_stages_and_computing_is_in_both_tables(shell, collect)
         assert (count, p50 >= least) == (ROLLOUTS, True), (label, p50)
     assert page.stages["rollout"][0] == page.stages["verify"][0] == ROLLOUTS
     assert page.stages["model policy_model"][0] == page.stages["queue permit"][0] == 2 * ROLLOUTS
+    # Of the two that slept, one held everything up.
+    assert page.held["verify blocking"] >= 0.02 * ROLLOUTS
+    assert page.held["tool burn"] >= 0.005 * ROLLOUTS
+    assert page.held["verify patient"] < 0.02 * ROLLOUTS / 2
     # Whoever slept computed nothing.
     for name in ("Slow.patient", "Slow.blocking"):
         calls, _, total = page.functions[name]

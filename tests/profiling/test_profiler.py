@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +81,7 @@ async def test_a_rollout_tells_its_stages_and_its_row_keeps_its_fields(profiler)
     assert rollout.seconds.keys() == silent.seconds.keys() == {"setup", "tools", "model", "play", "verify"}
     stages = profiler.spans.stages
     assert {stage: list(names) for stage, names in stages.items()} == {
+        "held": ["setup", "verify right"],
         "tools": ["warm up"],
         "setup": [""],
         "play": [""],
@@ -86,6 +89,55 @@ async def test_a_rollout_tells_its_stages_and_its_row_keeps_its_fields(profiler)
         "rollout": [""],
     }
     assert {one.count for names in stages.values() for one in names.values()} == {1}
+
+
+class Mixed(rm.Environment):
+    """What its functions wait for, and what they hold up meanwhile."""
+
+    async def setup(self) -> None:
+        time.sleep(0.02)
+
+    @rm.tool
+    async def wait(self) -> str:
+        """Wait twice, and hold everything up between."""
+        await asyncio.sleep(0.02)
+        time.sleep(0.02)
+        await asyncio.sleep(0.02)
+        return "waited"
+
+    @rm.tool
+    async def hang(self) -> str:
+        """Wait for ever."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.hung = True
+        return ""
+
+    def verify(self, task: rm.Task, response: rm.Response) -> float:
+        time.sleep(0.02)
+        return 1.0
+
+
+async def test_what_holds_everything_up_is_told_from_what_waits():
+    spans = Spans()
+    model = rm.Scripted(rm.call("wait"), "done")
+    rollout = await rm.play(rm.Task.of("?"), Mixed, rm.ToolAgent(), model, spans=spans)
+    assert rollout.reward.value == 1
+    held = {what: one.total_s for what, one in spans.stages["held"].items()}
+    assert held.keys() == {"setup", "tool wait", "verify"}
+    assert all(seconds >= 0.02 for seconds in held.values())
+    assert spans.stages["tools"]["wait"].total_s >= held["tool wait"] + 0.04
+
+
+async def test_what_is_watched_can_be_cancelled():
+    world = Mixed(rm.Task.of("?"))
+    world.trajectory.spans = spans = Spans()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await world.call(FunctionCall(name="hang", call_id="1"))
+    assert world.hung
+    assert spans.stages["held"]["tool hang"].count == 1
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_played(tmp_path):

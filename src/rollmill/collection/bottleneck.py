@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rollmill.collection.worker import Pressure
-from rollmill.profiling.advice import BUSY, advice
+from rollmill.profiling.advice import BUSY, MOST, advice
 
 _SETTLED_S = 5.0
-_MOST = 0.5
 
 
 class Evidence(Struct, frozen=True):
@@ -47,7 +46,7 @@ def name_bottleneck(seen: Evidence) -> str:
 def _stage(share: Mapping[str, float]) -> str:
     """What takes most of a rollout's time, unless it is the model."""
     longest = max(share, key=lambda stage: share[stage])
-    if share[longest] <= _MOST or longest == "model":
+    if share[longest] <= MOST or longest == "model":
         return ""
     return advice(longest, share[longest])
 

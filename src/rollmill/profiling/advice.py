@@ -6,6 +6,7 @@ from rollmill.profiling.spans import FOR_A_PROCESS
 
 BUSY = 0.85
 """The share of a core from which on a process has no time for more."""
+MOST = 0.5
 
 _CHANGE = {
     "setup": ("the environment's setup", "move it into shared()"),
@@ -47,6 +48,14 @@ def advice(stage: str, share: float, most: str = "") -> str:
 def queue_advice(why: str, share: float) -> str:
     """The same of waiting, by what is waited for most."""
     return f"the queue: {percent(share)} of a rollout's time; {_WAIT[why]}"
+
+
+def held_advice(what: str, share: float) -> str:
+    """Of functions that hold the event loop for such a share of the time, `what` most of all."""
+    return (
+        f"{what}: it and its like hold the process for {percent(share)} of the time, and nothing goes on beside them; "
+        "wait in it with await, or let it compute in another process (@reward(cpu=True)) or thread (asyncio.to_thread)"
+    )
 
 
 def percent(share: float) -> str:

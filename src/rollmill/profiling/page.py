@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from rollmill.profiling.advice import BUSY, advice, percent, queue_advice
+from rollmill.profiling.advice import BUSY, MOST, advice, held_advice, percent, queue_advice
 from rollmill.profiling.functions import table
 from rollmill.profiling.profile import Measured
-from rollmill.profiling.spans import FOR_A_PROCESS, Span, Stages, whole
+from rollmill.profiling.spans import FOR_A_PROCESS, HELD, Span, Stages, whole
 
-ROLLOUT = "rollout"
+_ROLLOUT = "rollout"
 _STAGES = ("queue", "setup", "model", "tools", "agent", "verify", "store")
-_NOT_SHOWN = ("play",)
-"""It is the model, the tools and the agent."""
+_NOT_SHOWN = ("play", HELD)
+"""Playing is the model, the tools and the agent; what is held has a column."""
 _BETWEEN_CALLS = ("permit", "rate", "pause", "backoff")
 _LABELS = {"tools": "tool"}
 _NAMED = ("tools", "verify")
 """Their parts were written by the author of the environment, who is told which it is."""
-_HEADER = ("stage", "count", "p50", "p95", "max", "total", "share")
+_HEADER = ("stage", "count", "p50", "p95", "max", "total", "share", "held")
 
 
 class Row(Struct, frozen=True):
@@ -28,13 +28,15 @@ class Row(Struct, frozen=True):
     label: str
     span: Span
     share: float
+    held: Span | None = None
 
     def cells(self) -> tuple[str, ...]:
         one = self.span
         # What is left when others are taken away was never measured by itself.
         times = (one.quantile(0.5), one.quantile(0.95), one.most_s) if one.count else ()
         shown = [f"{one.count:,}", *map(_time, times)] if one.count else [""] * 4
-        return (self.label, *shown, _time(one.total_s), f"{100 * self.share:.1f} %")
+        held = _time(self.held.total_s) if self.held is not None else ""
+        return (self.label, *shown, _time(one.total_s), f"{100 * self.share:.1f} %", held)
 
 
 def page(name: str, measured: Measured, required_str: str = "") -> str:
@@ -44,9 +46,10 @@ def page(name: str, measured: Measured, required_str: str = "") -> str:
     return "\n".join(
         (
             f"Profile of {name}: {_of(measured)}",
+            f"Change first: {_what_to_change(stages, measured)}" if stages else "Nothing was played.",
             "",
-            "Wall time by stage: how long it took from its beginning to its end, waits included.",
-            _what_to_change(stages, measured.cores),
+            "Wall time by stage: how long it took from its beginning to its end, waits included; held is how long it "
+            "held its process, so that nothing else went on.",
             "",
             _stage_table(stages),
             f"CPU time by function{chosen}: what was computed, on all threads, without waits; what took long above and "
@@ -59,7 +62,7 @@ def page(name: str, measured: Measured, required_str: str = "") -> str:
 
 
 def _of(measured: Measured) -> str:
-    count = measured.stages.get(ROLLOUT, {}).get("", Span()).count
+    count = measured.stages.get(_ROLLOUT, {}).get("", Span()).count
     rollouts = f"{count:,} rollout{'' if count == 1 else 's'} in " if count else ""
     processes = f" of {measured.processes} processes together" if measured.processes > 1 else ""
     busy = f", {'the busiest ' if measured.processes > 1 else ''}{percent(measured.cores)} of a core"
@@ -70,22 +73,20 @@ def _of(measured: Measured) -> str:
 # What to change.
 
 
-def _what_to_change(stages: Stages, cores: float) -> str:
-    if not stages:
-        return "Nothing was played."
-    if cores > BUSY:
+def _what_to_change(stages: Stages, measured: Measured) -> str:
+    if measured.held > MOST:
+        return held_advice(_parts(stages[HELD])[0], measured.held)
+    if measured.cores > BUSY:
         return (
-            f"Change first: the process that plays: {percent(cores)} of a core (profiling is part of it), so that "
-            "every stage waits for it; make the first of its functions faster, or use more processes (+workers)"
+            f"the process that plays: {percent(measured.cores)} of a core (profiling is part of it), so that every "
+            "stage waits for it; make the first of its functions faster, or use more processes (+workers)"
         )
     shares = {stage: share for stage, share in _shares(stages).items() if stage in _STAGES}
-    if not shares:
-        return ""
     largest = max(shares, key=lambda stage: shares[stage])
     share, names = shares[largest], stages[largest]
     if largest == "queue":
-        return f"Change first: {queue_advice(_parts(names)[0], share)}"
-    return f"Change first: {advice(largest, share, _most_of(names) if largest in _NAMED else '')}"
+        return queue_advice(_parts(names)[0], share)
+    return advice(largest, share, _most_of(names) if largest in _NAMED else "")
 
 
 def _most_of(names: Mapping[str, Span]) -> str:
@@ -108,7 +109,7 @@ def _with_agent(stages: Stages) -> Stages:
 
 def _shares(stages: Stages) -> dict[str, float]:
     totals = {stage: whole(names).total_s for stage, names in stages.items()}
-    played = totals.get(ROLLOUT)
+    played = totals.get(_ROLLOUT)
     if played is None:
         rollouts = sum(total for stage, total in totals.items() if stage in _STAGES)
     else:
@@ -135,18 +136,22 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def _rows(stages: Stages) -> Iterator[Row]:
     """Rollouts first, then their stages, each with its parts under it, what took most first."""
-    shares = _shares(stages)
+    shares, held = _shares(stages), stages.get(HELD, {})
     shown = [stage for stage in stages if stage not in _NOT_SHOWN]
-    for stage in sorted(shown, key=lambda stage: (stage != ROLLOUT, -shares[stage])):
+    for stage in sorted(shown, key=lambda stage: (stage != _ROLLOUT, -shares[stage])):
         span, parts = whole(stages[stage]), _parts(stages[stage])
         if parts and len(stages[stage]) == 1:
-            yield Row(f"{_LABELS.get(stage, stage)} {parts[0]}", span, shares[stage])
+            yield Row(_label(stage, parts[0]), span, shares[stage], held.get(_label(stage, parts[0])))
             continue
-        yield Row(stage, span, shares[stage])
+        yield Row(stage, span, shares[stage], held.get(stage))
         for name in parts:
-            part = stages[stage][name]
+            label, part = _label(stage, name), stages[stage][name]
             share = shares[stage] * part.total_s / (span.total_s or 1.0)
-            yield Row(f"  {_LABELS.get(stage, stage)} {name}", part, share)
+            yield Row(f"  {label}", part, share, held.get(label))
+
+
+def _label(stage: str, name: str) -> str:
+    return f"{_LABELS.get(stage, stage)} {name}"
 
 
 def _parts(names: Mapping[str, Span]) -> list[str]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollmill.profiling import functions
 from rollmill.profiling.functions import Function, merged
-from rollmill.profiling.spans import Spans, Stages, together
+from rollmill.profiling.spans import HELD, Spans, Stages, together, whole
 
 
 class Measured(Struct, frozen=True):
@@ -20,6 +20,8 @@ class Measured(Struct, frozen=True):
     """For how long; of several the longest."""
     cores: float = 0.0
     """How much of a core it took; of several that play the most."""
+    held: float = 0.0
+    """For what share of the time single functions held its event loop; of several the most."""
     processes: int = 1
     lost: int = 0
     """Processes that ended before they could tell, or told all."""
@@ -30,6 +32,7 @@ class Measured(Struct, frozen=True):
             merged((self.functions, other.functions)),
             max(self.seconds, other.seconds),
             max(self.cores, other.cores),
+            max(self.held, other.held),
             self.processes + other.processes,
             self.lost + other.lost,
         )
@@ -66,5 +69,6 @@ class Profile:
         seconds = perf_counter() - self._began
         # Of a process that plays nothing, it says nothing that it computes all the time.
         cores = (process_time() - self._cpu_s) / seconds if self.spans.stages else 0.0
-        own = Measured(self.spans.stages, functions.measured(), seconds, cores, lost=self._lost)
+        held = whole(self.spans.stages.get(HELD, {})).total_s / seconds
+        own = Measured(self.spans.stages, functions.measured(), seconds, cores, held, lost=self._lost)
         return sum(self._heard.values(), own)

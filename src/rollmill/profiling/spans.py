@@ -13,6 +13,8 @@ _LEAST_S = 1e-6
 _MOST_NAMES = 200
 """How many parts of one stage are told apart: a model calls tools that nobody has."""
 OTHERS = "(others)"
+HELD = "held"
+"""A stage of its own: how long tools, rewards and the setup held the event loop, so that nothing else went on."""
 FOR_A_PROCESS = "(waiting for a process)"
 """The part of verification in which a reward that computes waits for one."""
 

@@ -24,19 +24,21 @@ TABLE = {
     "deadline": "",
     "rollout": "types errors tools model environment agent deadline",
     "cores": "",
+    "files": "errors",
     "taskset": "types errors",
     "testing": "types errors tools model environment agent rollout taskset",
     # The public names: the contracts, and what stands above them only lazily.
     "": "contracts stream",
-    "verification": "contracts cores",
+    "profiling": "errors files",
+    "verification": "contracts cores profiling",
     "net": "errors",
     # Plugins, one a file or a folder, never each other; model backends share what is in their folder.
     "models": "contracts verification cores net",
     "agents.*": "contracts verification",
     "environments.*": "contracts verification",
-    "store": "types errors",
+    "store": "types errors files",
     "quality": "types",
-    "collection": "contracts store quality cores",
+    "collection": "contracts store quality cores files profiling",
     # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
     "serve": "contracts net store models",
     "config": "types errors model",
@@ -44,15 +46,15 @@ TABLE = {
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
     "instances": "contracts config plugins store",
-    "launch": "contracts config instances collection store verification local net serve",
+    "launch": "contracts config instances collection store verification local net serve profiling",
     "stream": "contracts config collection store verification local",
     # A process that serves does as well.
     "services": "contracts config plugins collection quality store cores net serve instances launch local engines "
     "verification",
     # A worker process calls `launch`, as the command does.
-    "engines": "contracts collection store instances launch local",
+    "engines": "contracts collection store instances launch local profiling",
     "cli": "contracts verification models store quality collection config data plugins instances launch engines "
-    "services cores net serve",
+    "services cores net serve profiling",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

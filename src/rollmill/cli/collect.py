@@ -7,6 +7,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
+from rollmill.cli.profiled import profiled
 from rollmill.cli.say import say
 from rollmill.cli.served import AbsentError, Running, running_services
 from rollmill.cli.setup import refuse_incomplete, setup_of
@@ -30,11 +32,13 @@ from rollmill.cli.words import is_override
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
+from rollmill.collection.worker import Crew
 from rollmill.config import Config, Instance, find_path, load, masked, masked_text, names_files
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
 from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
 from rollmill.launch import assemble, check_endpoint
+from rollmill.profiling.profiler import Profiler
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
 
@@ -172,12 +176,13 @@ def _run(
     command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
     signals = Signals(config.options.grace_s)
-    try:
-        outcome = run_fast(_play_where_it_can(config, policy, command, signals, running))
-    except asyncio.CancelledError:
-        print(f"Stopped. What had ended is recorded; {again}")
-        return signals.exit_code
-    summary.show(outcome, config.options, again)
+    with profiled(config) as profiler:
+        try:
+            outcome = run_fast(_play_where_it_can(config, policy, command, signals, running=running, profiler=profiler))
+        except asyncio.CancelledError:
+            print(f"Stopped. What had ended is recorded; {again}")
+            return signals.exit_code
+        summary.show(outcome, config.options, again)
     if signals.heard and not outcome.complete:
         return signals.exit_code
     return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
@@ -198,13 +203,15 @@ async def _play_where_it_can(
     policy: Instance | None,
     command: list[str],
     signals: Signals,
+    *,
     running: Running | None,
+    profiler: Profiler | None,
 ) -> Outcome:
     """On services that run, in this process, or on services that run for this collection alone."""
     if running is not None:
-        return await play(config, policy, command, signals, addresses=running.addresses)
+        return await play(config, policy, command, signals, addresses=running.addresses, profiler=profiler)
     async with served_if_needed(config, with_policy(config, policy)) as addresses:
-        return await play(config, policy, command, signals, addresses=addresses)
+        return await play(config, policy, command, signals, addresses=addresses, profiler=profiler)
 
 
 async def play(
@@ -215,6 +222,7 @@ async def play(
     *,
     observers: Sequence[Observer] = (),
     addresses: Mapping[str, str] = {},
+    profiler: Profiler | None = None,
 ) -> Outcome:
     """`addresses` are those of instances that live behind services."""
     instances = with_policy(config, policy)
@@ -239,8 +247,22 @@ async def play(
         identify=lambda agent: _identify(instances, agent, options, addresses),
     )
     setup = setup_of(options, instances, agents, about.run.id, most=most, addresses=addresses)
-    crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, say)
-    return await run(source, survey, crew, options, about, say=say, on_start=signals.listen, observers=observers)
+    crew: AbstractAsyncContextManager[Crew]
+    if options.workers == 1:
+        crew = assemble(setup, profiler)
+    else:
+        crew = ProcessCrew(setup, options.workers, say, profile=profiler)
+    return await run(
+        source,
+        survey,
+        crew,
+        options,
+        about,
+        say=say,
+        on_start=signals.listen,
+        observers=observers,
+        spans=profiler.spans if profiler else None,
+    )
 
 
 def _identify(

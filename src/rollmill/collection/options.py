@@ -115,6 +115,10 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     """Where services are asked for that play, if no configuration is given: `head_server.host` and `.port`."""
     access_token: Secret | None = None
     """What those services want to see, where they are not on this machine alone."""
+    profiling_enabled: bool = False
+    """Measure where the time goes, and write it down at the end; it slows down what computes."""
+    profiling_results_dirpath: Annotated[str, Meta(min_length=1)] | None = None
+    """The folder for that: the profile is `<folder>/<agent>/<agent>.log` in it."""
     deadlines: Deadlines = Deadlines()
     """How long each stage of a rollout may take: `deadlines.play_s` and so on."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rollmill.store.folder import write_whole
+from rollmill.files import write_whole
 from rollmill.store.schema import one_line
 from rollmill.store.streamed import replacing
 from rollmill.types import encode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,12 +60,7 @@ def _run(words: Sequence[str], initial: Mapping[str, Any] | None = None) -> int:
         say(warning)
     options = config.options
     _refuse_contradictions(options)
-    hub = Hub(options.hf_token)
-    for what, to in _wanted(options, hub):
-        if options.artifact_fpath is not None:
-            hub.download(options.repo_id, what, to)
-        else:
-            hub.download_split(options.repo_id, what, to)
+    for what, to in _fetched(options, Hub(options.hf_token)):
         print(f"Downloaded {what} of {options.repo_id} to {to}")
     return 0
 
@@ -81,19 +76,26 @@ def _refuse_contradictions(options: DownloadOptions) -> None:
         raise ConfigError("output_fpath is one file: give artifact_fpath or split; output_dirpath takes all splits")
 
 
-def _wanted(options: DownloadOptions, hub: Hub) -> list[tuple[str, Path]]:
-    """Files or splits, each with the place where it goes."""
-    one = options.artifact_fpath or options.split
-    if one is None:
-        folder = Path(options.output_dirpath or "")
-        found = hub.splits(options.repo_id)
+def _fetched(options: DownloadOptions, hub: Hub) -> Iterator[tuple[str, Path]]:
+    """What was fetched, some after the other, and where to."""
+    repo, folder = options.repo_id, Path(options.output_dirpath or "")
+    if options.artifact_fpath is not None:
+        to = Path(options.output_fpath or folder / Path(options.artifact_fpath).name)
+        hub.download(repo, options.artifact_fpath, to)
+        yield options.artifact_fpath, to
+    elif options.split is not None:
+        to = Path(options.output_fpath or folder / f"{options.split}.jsonl")
+        hub.download_split(repo, options.split, to)
+        yield options.split, to
+    else:
+        found = hub.splits(repo)
         if not found:
-            raise ConfigError(f"{options.repo_id} has no train.jsonl, validation.jsonl or test.jsonl; name a split")
-        return [(split, folder / f"{split}.jsonl") for split in found]
-    if options.output_fpath is not None:
-        return [(one, Path(options.output_fpath))]
-    name = Path(one).name if options.artifact_fpath else f"{one}.jsonl"
-    return [(one, Path(options.output_dirpath or "") / name)]
+            raise ConfigError(
+                f"{repo} has no file train.jsonl, validation.jsonl or test.jsonl: give split or artifact_fpath"
+            )
+        for split, file in found.items():
+            hub.download(repo, file, folder / f"{split}.jsonl")
+            yield split, folder / f"{split}.jsonl"
 
 
 NG_DOWNLOAD_DATASET_FROM_HF = Ng(about=ABOUT, options=DownloadOptions, run=_run)

@@ -56,8 +56,6 @@ class Hub:
     def upload(self, upload: Upload) -> str:
         """Give a file away, and say where it is. A dataset that is not there yet is made, and is private."""
         self._make(upload)
-        if upload.collection is not None:
-            self._collect(upload.repo, upload.collection)
         with self._named(f"{upload.file} could not be uploaded to {upload.repo}"):
             done = self._api.upload_file(
                 path_or_fileobj=upload.file,
@@ -69,6 +67,8 @@ class Hub:
                 commit_description=upload.description,
                 create_pr=upload.create_pr,
             )
+        if upload.collection is not None:
+            self._collect(upload.repo, upload.collection)
         return str(done.pr_url or done.commit_url)
 
     def _make(self, upload: Upload) -> None:
@@ -104,14 +104,14 @@ class Hub:
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
         """What goes wrong is one line, without the token."""
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
         try:
             yield
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        except ConfigError:
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split()) or type(error).__name__
             secret = self._token.reveal() if self._token else ""
-            raise ConfigError(f"{what}: {said.replace(secret, MASK) if secret else said}") from None
+            raise ConfigError(f"{what}: {said.replace(secret, MASK) if secret else said}") from error
 
 
 class Upload(Struct, frozen=True):

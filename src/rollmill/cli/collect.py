@@ -124,12 +124,12 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         layer["responses_create_params"] = sampling
     files: list[str] = []
     for name in names:
-        files, known = _environment_layer(name)
+        files, known = environment_layer(name)
         layer = known | layer
     return Asked(words, files, layer, policy_model(arguments.model, arguments.base_url, arguments.api_key_env))
 
 
-def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
+def environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
     """The configuration of an environment, and its agent: its file, or instances for a class in a file of Python."""
     if name.partition(":")[0].endswith(".py") or ":" in name:
         kind = plugins.environment(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -133,7 +133,8 @@ def _begin_tasks(instance: Instance) -> None:
     """An environment that makes its own tasks may refuse its fields there."""
     kind = environment_kind(instance)
     if kind.makes_tasks():
-        kind.tasks(own_fields(instance), 0)
+        with _authors_code(instance):
+            kind.tasks(own_fields(instance), 0)
 
 
 async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
@@ -208,12 +209,18 @@ def _make_agent(instance: Instance) -> Agent:
 
 def _made(module: ModuleType, instance: Instance) -> Any:
     fields = convert(own_fields(instance), module.Fields, instance.at)
-    try:
+    with _authors_code(instance):
         return module.make(fields)
+
+
+@contextmanager
+def _authors_code(instance: Instance) -> Iterator[None]:
+    """Somebody's own class may take its fields itself, and says in its own way that it does not know one."""
+    try:
+        yield
     except RollmillError:
         raise
     except Exception as error:
-        # Somebody's own class takes its fields itself, and says in its own way that it does not know one.
         raise ConfigError(f"{instance.at}: {describe(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""The benchmark: `run.py [one-turn tools latency workers journal million profile]`, all of them by default.
+"""The benchmark: `run.py [one-turn tools services latency workers journal million profile]`, all of them by default.
 
 Each part prints its section, and puts it in the place of the last one in `results.md`.
 """
@@ -18,6 +18,7 @@ from measure import MeasurementError, Rate
 from million import million
 from report import Bar, Section, spread
 from server import Server
+from services import services
 from where import profile
 
 HERE = Path(__file__).parent
@@ -79,6 +80,7 @@ def workers(bench: Bench) -> Section:
 PARTS = {
     "one-turn": one_turn,
     "tools": tools,
+    "services": services,
     "latency": latency,
     "workers": workers,
     "journal": journal,

@@ -37,14 +37,22 @@ TABLE = {
     "store": "types errors",
     "quality": "types",
     "collection": "contracts store quality cores",
+    # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
+    "serve": "contracts net store models",
     "config": "types errors model",
+    "data": "contracts store quality config",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
-    "launch": "contracts config plugins collection store verification local",
+    "instances": "contracts config plugins store",
+    "launch": "contracts config instances collection store verification local net serve",
     "stream": "contracts config collection store verification local",
+    # A process that serves does as well.
+    "services": "contracts config plugins collection quality store cores net serve instances launch local engines "
+    "verification",
     # A worker process calls `launch`, as the command does.
-    "engines": "contracts collection store launch local",
-    "cli": "contracts verification models store quality collection config plugins launch engines",
+    "engines": "contracts collection store instances launch local",
+    "cli": "contracts verification models store quality collection config data plugins instances launch engines "
+    "services cores net serve",
 }
 
 LAZILY = {("taskset", "datasets"), ("taskset", "zstandard")}

@@ -1,5 +1,6 @@
 """From names to code: this package's own, and the folders of people beside their working directory."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,12 @@ def test_what_never_imports_this_package_is_a_program(folder: Path):
     put(folder, "resources_servers/foreign/app.py", "import http.server\n")
     with pytest.raises(ConfigError, match="a program of its own"):
         plugins.environment("foreign")
+
+
+def test_what_fails_to_import_is_named_with_the_way_to_it(folder: Path):
+    put(folder, "resources_servers/broken/app.py", "import rollmill as rm\n\ndef go():\n    return missing\n\ngo()\n")
+    with pytest.raises(ConfigError) as caught:
+        plugins.environment("broken")
+    first, *way = str(caught.value).splitlines()
+    assert re.fullmatch(r".*broken/app.py could not be imported: NameError: .* \(app.py:4, in go\)", first)
+    assert [re.sub(r".*/", "", line) for line in way] == ["app.py:6: go()", "app.py:4: return missing"]

@@ -159,6 +159,10 @@ class Environment(Generic[T]):
 
     # What an agent, a runner or a service calls.
 
+    def offered_tools(self) -> Raw | None:
+        """What a model is told of the tools, where its row does not say it; asked when the world is set up."""
+        return self.tools_json if self.tools else None
+
     async def call(self, call: FunctionCall) -> FunctionCallOutput:
         """Play one tool call. What the model did wrong is a message to it; what the tool did wrong is a failure.
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from hashlib import blake2b
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-import msgspec
 from msgspec import Struct
 
-from rollmill import plugins
-from rollmill.agent import Agent
 from rollmill.collection.adaptive import Adaptive
 from rollmill.collection.calls import Calls, Persistent
 from rollmill.collection.limits import MOST_RUNNING, AdaptiveAdmission, Bounded, ByModel, LocalAdmission, Places
@@ -23,17 +15,32 @@ from rollmill.collection.options import Limits, ModelLimits
 from rollmill.collection.rates import Rates
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.throttle import Fixed, Throttle
-from rollmill.config import Config, Instance, convert, masked
-from rollmill.environment import Environment, World, opened
-from rollmill.errors import CallerError, ConfigError, RollmillError, describe, suggestion
+from rollmill.config import Instance
+from rollmill.environment import World, opened
+from rollmill.instances import (
+    environment_instance,
+    environment_kind,
+    environment_of,
+    make_agent,
+    make_model,
+    model_name,
+    other_models,
+    own_fields,
+    reference,
+)
 from rollmill.local import LocalWorker, Seat
-from rollmill.model import Endpoint, Model
+from rollmill.model import Endpoint, Model, Secret
+from rollmill.net.connection import CallDeadlines
 from rollmill.rollout import Deadlines, Deferred, at_once
-from rollmill.store.manifest import Identity
+from rollmill.serve.client import Client
+from rollmill.serve.remote_agent import Elsewhere, NamedModel, RemoteAgent
+from rollmill.serve.remote_environment import RemoteWorld
+from rollmill.serve.remote_model import RemoteModel
 from rollmill.verification.pool import RewardPool
 
 _CALL_ATTEMPTS = 6
-_COMMON = {"entrypoint", "host", "port", "num_workers", "domain", "datasets", "description", "verified", "verified_url"}
+_PLACES_ELSEWHERE = 256
+"""How many rollouts services are asked for at once, where nobody says it; how many calls a model serves they know."""
 
 
 class Setup(Struct, frozen=True):
@@ -52,6 +59,10 @@ class Setup(Struct, frozen=True):
     deadlines: Deadlines = Deadlines()
     placeholder: float | None = None
     """The reward where verification is deferred."""
+    addresses: dict[str, str] = {}
+    """The URLs of instances that live behind services; all others are made where this is read."""
+    access_token: str = ""
+    """What those services want to see."""
 
     def __repr__(self) -> str:
         return f"<Setup of {', '.join(self.instances)}>"  # fields may hold secrets
@@ -61,80 +72,20 @@ class Setup(Struct, frozen=True):
 async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
     """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer."""
     async with AsyncExitStack() as stack:
-        builder = _Builder(setup, stack)
+        parts = Parts(setup, stack)
         for name in sorted(setup.agents):
-            await builder.seat(name)
-        await asyncio.gather(*(model.check() for model in builder.models.values() if isinstance(model, Endpoint)))
+            await parts.seat(name)
+        await asyncio.gather(*(model.check() for model in parts.models.values() if isinstance(model, Endpoint)))
         compute = await stack.enter_async_context(RewardPool())
         yield LocalWorker(
-            builder.seat,
+            parts.seat,
             compute,
             run=setup.run,
-            admission=builder.admission(),
-            calls=builder.calls,
+            admission=parts.admission(),
+            calls=parts.calls,
             deadlines=setup.deadlines,
             judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
         )
-
-
-def agent_instance(instances: Mapping[str, Instance], name: str | None) -> Instance:
-    """The agent of that name, else the only one."""
-    agents = {key: one for key, one in instances.items() if one.kind == "responses_api_agents"}
-    if name in agents:
-        return agents[name]
-    listed = (
-        f"the configuration has {', '.join(agents)}" if agents else "the configuration has no agent: add config_paths"
-    )
-    if name is not None:
-        raise ConfigError(f"unknown agent {name!r}{suggestion(name, agents)}; {listed}")
-    if len(agents) != 1:
-        raise ConfigError(f"which agent? Give +agent_name=…, or agent_ref in the row; {listed}")
-    return next(iter(agents.values()))
-
-
-def environment_instance(instances: Mapping[str, Instance], agent: Instance) -> Instance:
-    """The environment that an agent plays in."""
-    return instances[_reference(agent, "resources_server", "resources_servers")]
-
-
-def environment_kind(instance: Instance) -> type[Environment[Any]]:
-    """The class that an instance is made of."""
-    return plugins.environment(instance.implementation, instance.entrypoint)
-
-
-def faults(instances: Mapping[str, Instance]) -> Iterator[str]:
-    """What would stop a launch, in every instance, before anything is opened: one line each."""
-    for instance in instances.values():
-        for check in _checks(instance):
-            try:
-                check()
-            except CallerError as error:
-                said = str(error)
-                named = said.startswith((f"{instance.name}.", f"{instance.name}:"))
-                yield said if named else f"{instance.at}: {said}"
-
-
-def _checks(instance: Instance) -> Iterator[Callable[[], object]]:
-    file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
-    if file is not None and (not file.is_file() or plugins.is_program(file)):
-        # What a program makes of its fields, only the program knows.
-        yield lambda: plugins.is_program(file)
-    elif instance.kind == "responses_api_models":
-        yield lambda: _make_model(instance)
-    elif instance.kind == "resources_servers":
-        yield lambda: _begin_tasks(instance)
-    else:
-        yield lambda: _make_agent(instance)
-        yield lambda: _reference(instance, "resources_server", "resources_servers")
-        yield lambda: _reference(instance, "model_server", "responses_api_models")
-
-
-def _begin_tasks(instance: Instance) -> None:
-    """An environment that makes its own tasks may refuse its fields there."""
-    kind = environment_kind(instance)
-    if kind.makes_tasks():
-        with _authors_code(instance):
-            kind.tasks(own_fields(instance), 0)
 
 
 async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
@@ -143,94 +94,26 @@ async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -
     name = agent or (agents[0] if len(agents) == 1 else None)
     if name not in agents or name is None:
         return
-    reference = _reference(instances[name], "model_server", "responses_api_models")
-    if reference in instances and isinstance(model := _make_model(instances[reference]), Endpoint):
+    policy = reference(instances[name], "model_server", "responses_api_models")
+    if policy in instances and isinstance(model := make_model(instances[policy]), Endpoint):
         await model.check()
 
 
-def identity_of(instances: Mapping[str, Instance], name: str, sampling: Mapping[str, Any]) -> Identity:
-    """What must stay the same on one output, for an agent. Nothing is opened or loaded for it."""
-    agent = instances[name]
-    environment = environment_instance(instances, agent)
-    kind = environment_kind(environment)
-    return Identity(
-        model=_make_model(instances[_reference(agent, "model_server", "responses_api_models")]).name,
-        sampling=dict(sampling),
-        environment=plugins.environment_name(environment.implementation),
-        version=kind.version,
-        environment_config=masked(own_fields(environment)),
-        agent_config=masked(own_fields(agent)),
-        other_models={field: _make_model(instances[model]).name for field, model in other_models(environment).items()},
-    )
+Persist = Callable[[Model, Callable[[], Calls]], Model]
+"""Makes a model's calls be made again where they fail; the second argument makes what they share."""
 
 
-def refuse_deferring(instances: Mapping[str, Instance], name: str) -> None:
-    """Raise `ConfigError` where what is not verified at once never can be."""
-    kind = environment_kind(environment_instance(instances, instances[name]))
-    if kind.verification == "unsupported":
-        raise ConfigError(
-            f"verify=defer: {kind.__name__} declares verification = unsupported, so its rollouts cannot be verified "
-            "later; collect with verify=now"
-        )
+def for_a_run(model: Model, make: Callable[[], Calls]) -> Model:
+    return Persistent(model, make())
 
 
-def fingerprints(instances: Mapping[str, Instance], agents: Iterable[str]) -> dict[str, str]:
-    """A hash of the source of each agent's environment."""
-    found = {}
-    for name in agents:
-        kind = environment_kind(environment_instance(instances, instances[name]))
-        if source := inspect.getsourcefile(kind):
-            found[name] = blake2b(Path(source).read_bytes(), digest_size=8).hexdigest()
-    return found
+class Parts:
+    """Makes each instance once, when it is first needed, and enters what has to be entered."""
 
-
-def with_policy(config: Config[Any], policy: Instance | None) -> dict[str, Instance]:
-    """The configuration's instances, all agents with the model `policy` if it is given."""
-    if policy is None:
-        return config.instances
-    reference = {"type": "responses_api_models", "name": policy.name}
-    agents = {
-        name: msgspec.structs.replace(one, fields={**one.fields, "model_server": reference})
-        for name, one in config.instances.items()
-        if one.kind == "responses_api_agents"
-    }
-    return {**config.instances, **agents, policy.name: policy}
-
-
-def _make_model(instance: Instance) -> Model:
-    model: Model = _made(plugins.model(instance.implementation, instance.entrypoint), instance)
-    return model
-
-
-def _make_agent(instance: Instance) -> Agent:
-    agent: Agent = _made(plugins.agent(instance.implementation, instance.entrypoint), instance)
-    return agent
-
-
-def _made(module: ModuleType, instance: Instance) -> Any:
-    fields = convert(own_fields(instance), module.Fields, instance.at)
-    with _authors_code(instance):
-        return module.make(fields)
-
-
-@contextmanager
-def _authors_code(instance: Instance) -> Iterator[None]:
-    """Somebody's own class may take its fields itself, and says in its own way that it does not know one."""
-    try:
-        yield
-    except RollmillError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{instance.at}: {describe(error)}") from error
-
-
-class _Builder:
-    """Builds each instance once, when it is first needed, and enters what has to be entered."""
-
-    def __init__(self, setup: Setup, stack: AsyncExitStack) -> None:
+    def __init__(self, setup: Setup, stack: AsyncExitStack, persist: Persist = for_a_run) -> None:
         self._setup = setup
-        self._instances = setup.instances
-        self._stack = stack
+        self._instances, self._addresses = setup.instances, setup.addresses
+        self._stack, self._persist = stack, persist
         self.models: dict[str, Model] = {}
         self.calls: list[Calls] = []
         self._calls: dict[str, Calls] = {}
@@ -251,39 +134,57 @@ class _Builder:
         setup = self._setup
         agents = {name: one for name, one in self._instances.items() if one.kind == "responses_api_agents"}
         places = setup.places or min((n for n in map(_places, self.models.values()) if n), default=None)
+        if places is None and agents.keys() & self._addresses.keys():
+            places = _PLACES_ELSEWHERE
         admission: LocalAdmission
         if places is not None:
             admission = Places(places)
         else:
             admission = ByModel(
-                {name: _reference(agent, "model_server", "responses_api_models") for name, agent in agents.items()},
+                {name: reference(agent, "model_server", "responses_api_models") for name, agent in agents.items()},
                 lambda model: AdaptiveAdmission(self._calls_of(model).throttle, most=setup.most),
             )
-        bounds = {
-            name: bound
-            for name, agent in agents.items()
-            if (bound := setup.limits.environments.get(environment_instance(self._instances, agent).name))
-        }
+        environments = {name: environment_of(self._instances, agent) for name, agent in agents.items()}
+        most = setup.limits.environments
+        bounds = {agent: most[one.name] for agent, one in environments.items() if one is not None and one.name in most}
         return Bounded(admission, bounds) if bounds else admission
 
     async def _seat(self, name: str) -> Seat:
         instance = self._instances[name]
-        model = await self._model(_reference(instance, "model_server", "responses_api_models"))
-        world = await self._world(environment_instance(self._instances, instance))
-        return Seat(world, _make_agent(instance), model)
+        if name in self._addresses:
+            agent = await self._stack.enter_async_context(RemoteAgent(name, self._client(name)))
+            return Seat(Elsewhere, agent, NamedModel(model_name(self._instances, instance)))
+        model = await self.model(reference(instance, "model_server", "responses_api_models"))
+        world = await self.world(environment_instance(self._instances, instance))
+        return Seat(world, make_agent(instance), model)
 
-    async def _model(self, name: str) -> Model:
-        if name not in self.models:
-            model = _make_model(self._instances[name])
+    async def model(self, name: str) -> Model:
+        if name not in self._persistent:
+            instance = self._instances[name]
+            if name in self._addresses:
+                # What fails there is tried again there.
+                remote = RemoteModel(model_name(self._instances, instance), self._client(name))
+                self._persistent[name] = await self._stack.enter_async_context(remote)
+                return remote
+            model = make_model(instance)
             if isinstance(model, AbstractAsyncContextManager):
                 await self._stack.enter_async_context(model)
             self.models[name] = model
-            self._persistent[name] = Persistent(model, self._calls_of(name))
+            self._persistent[name] = self._persist(model, lambda: self._calls_of(name))
         return self._persistent[name]
+
+    def _client(self, name: str) -> Client:
+        setup = self._setup
+        whole = setup.deadlines.setup_s + setup.deadlines.play_s + setup.deadlines.verify_s
+        token = Secret(setup.access_token) if setup.access_token else None
+        # The first byte of an answer comes when all of it is known.
+        deadlines = CallDeadlines(first_byte_s=whole, total_s=whole + CallDeadlines().idle_s)
+        return Client(self._addresses[name], token=token, deadlines=deadlines, wait_s=setup.outage_s)
 
     def _calls_of(self, name: str) -> Calls:
         """What all calls of one model share; made before the model is."""
-        if name not in self._calls:
+        known = self._calls.get(name)
+        if known is None or known.stopped:
             setup = self._setup
             limits = setup.limits.models.get(name, ModelLimits())
             throttle: Throttle | None = None
@@ -301,14 +202,17 @@ class _Builder:
             self.calls.append(self._calls[name])
         return self._calls[name]
 
-    async def _world(self, instance: Instance) -> World:
+    async def world(self, instance: Instance) -> World:
+        if instance.name in self._addresses and instance.name not in self._worlds:
+            remote = RemoteWorld(self._client(instance.name))
+            self._worlds[instance.name] = await self._stack.enter_async_context(remote.opened())
         if instance.name not in self._worlds:
             kind = environment_kind(instance)
             config = own_fields(instance)
             models: dict[str, Model] = {}
             for field, model in other_models(instance).items():
                 # By the field's name, which the environment's author chose, and by the instance's own.
-                models[field] = models[model] = await self._model(model)
+                models[field] = models[model] = await self.model(model)
             world = await self._stack.enter_async_context(opened(kind, config, models))
             self._worlds[instance.name] = world
         return self._worlds[instance.name]
@@ -323,32 +227,3 @@ def _rates(limits: ModelLimits) -> Rates | None:
     if limits.requests_per_minute is None and limits.tokens_per_minute is None:
         return None
     return Rates(limits.requests_per_minute, limits.tokens_per_minute)
-
-
-def own_fields(instance: Instance) -> dict[str, Any]:
-    """The fields that are the implementation's own: neither common to all nor a reference to another instance."""
-    return {
-        key: value
-        for key, value in instance.fields.items()
-        if key not in _COMMON and not (isinstance(value, dict) and value.keys() == {"type", "name"})
-    }
-
-
-def other_models(environment: Instance) -> dict[str, str]:
-    """The models that an environment has for itself, a judge for example: field by field, the instance."""
-    return {
-        field: value["name"]
-        for field, value in environment.fields.items()
-        if _is_reference(value, "responses_api_models")
-    }
-
-
-def _is_reference(value: Any, kind: str) -> bool:
-    return isinstance(value, dict) and value.keys() == {"type", "name"} and value["type"] == kind
-
-
-def _reference(instance: Instance, field: str, kind: str) -> str:
-    value = instance.fields.get(field)
-    if not _is_reference(value, kind):
-        raise ConfigError(f"{instance.at}.{field}: expected {{type: {kind}, name: …}}")
-    return str(value["name"]) if isinstance(value, dict) else ""

@@ -12,6 +12,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from rollmill.environment import Environment
 from rollmill.errors import CallerError, ConfigError, describe, suggestion
 
 ENTRYPOINT = "app.py"
+_STEPS = 4
 _IMPORTS_US = re.compile(r"^\s*(from|import) rollmill\b", re.MULTILINE)
 # What a model backend's folder holds beside backends.
 _NO_BACKENDS = {"chat", "http", "weights"}
@@ -192,4 +194,11 @@ def _importing(name: str) -> Iterator[None]:
     except CallerError:
         raise
     except Exception as error:
-        raise ConfigError(f"{name} could not be imported: {describe(error)}") from error
+        raise ConfigError(f"{name} could not be imported: {describe(error)}{_way(error)}") from error
+
+
+def _way(error: Exception) -> str:
+    """The last steps to where it was raised, those of the import machinery left out, if there are several."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
+    steps = [f"\n  {frame.filename}:{frame.lineno}: {frame.line}" for frame in frames if frame.filename != __file__]
+    return "".join(steps[-_STEPS:]) if len(steps) > 1 else ""

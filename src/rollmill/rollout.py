@@ -106,21 +106,21 @@ async def play(
         with boundary("environment"):
             world = environment(task)
         world.trajectory = trajectory
-        task = _offer_tools(task, world)
         try:
-            with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
+            with Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
                 await world.setup()
-            with _Stage("agent", "play", deadlines.play_s, trajectory, watch):
+            trajectory.asked = task = _offer_tools(task, world)
+            with Stage("agent", "play", deadlines.play_s, trajectory, watch):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
-            with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
+            with Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
                 reward = await judge(world, compute)
         finally:
-            await _close(world, deadlines.close_s, watch)
+            await close_world(world, deadlines.close_s, watch)
     except RolloutError as error:
         stop, failure = Stop.FAILED, error.failure
     return Rollout(
         slot=slot or Slot(type(agent).__name__, task.identity),
-        task=task,
+        task=trajectory.asked or task,
         response=trajectory.response(),
         stop=stop,
         model=model.name,
@@ -145,16 +145,16 @@ async def verify_again(
     trajectory, watch = Trajectory(rollout.task.prompt), Watch()
     world.trajectory = trajectory
     try:
-        with _Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
+        with Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
             await world.setup()
         if world.verification == "replay":
-            with _Stage("tool", "replay", deadlines.play_s, trajectory, watch):
+            with Stage("tool", "replay", deadlines.play_s, trajectory, watch):
                 await _replay(world, rollout.response.output)
         trajectory.restore(rollout)
-        with _Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
+        with Stage("verifier", "verify", deadlines.verify_s, trajectory, watch):
             return await world.score(compute)
     finally:
-        await _close(world, deadlines.close_s, watch)
+        await close_world(world, deadlines.close_s, watch)
 
 
 async def _replay(world: Environment[Any], items: Sequence[Item]) -> None:
@@ -188,10 +188,11 @@ class _Metered:
 
 def _offer_tools(task: Task, world: Environment[Any]) -> Task:
     """A row that names no tools is asked with the environment's, and the record says so."""
-    return task if "tools" in task.params or not world.tools else task.with_params({"tools": world.tools_json})
+    offered = world.offered_tools()
+    return task if offered is None or "tools" in task.params else task.with_params({"tools": offered})
 
 
-class _Stage:
+class Stage:
     """A stage of a rollout: addressed, timed and bounded."""
 
     __slots__ = ("_began", "_deadline", "_name", "_seconds", "_spent", "_where")
@@ -219,7 +220,7 @@ class _Stage:
             boundary(self._where).__exit__(kind, error, trace)
 
 
-async def _close(world: Environment[Any], seconds: float, watch: Watch) -> None:
+async def close_world(world: Environment[Any], seconds: float, watch: Watch) -> None:
     if type(world).close is Environment.close:
         return
     # The reward stands or falls before this; a world that does not close is the author's to hear of, not the rollout's.

@@ -70,6 +70,14 @@ class Tool:
             raise ToolError(f"Invalid tool call arguments: not JSON: {error}") from None
 
 
+def not_json(arguments: str) -> None:
+    """Raise `ToolError` for arguments that no tool can read; whether they are the right ones its own schema says."""
+    try:
+        msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ToolError(f"Invalid tool call arguments: not JSON: {error}") from None
+
+
 def output_text(value: object) -> str:
     """What a tool returned, as the model reads it."""
     return value if isinstance(value, str) else encode(value).decode()

@@ -381,6 +381,8 @@ class Trajectory:
         self.tool_calls = 0
         self.seconds: dict[str, float] = {}
         self.fields: dict[str, Raw] = {}
+        self.asked: Task | None = None
+        """The task as the model was asked it: with the tools that its world offered."""
 
     def add_reply(self, reply: Reply) -> None:
         self.items.extend(reply.items)
@@ -531,3 +533,17 @@ class Rollout(Struct, frozen=True):
     tool_calls: int = 0
     attempt: int = 1
     seconds: dict[str, float] = {}
+
+
+OURS = (
+    "response",
+    "reward",
+    "reward_components",
+    "usage",
+    "agent_ref",
+    "_ng_task_index",
+    "_ng_rollout_index",
+    "verification_skipped",
+    "rollmill",
+)
+"""What a rollout writes over its input row. Every other field of the row survives, also where a metric has its name."""

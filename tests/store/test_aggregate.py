@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from tests.store.rows import append, failed, opened, rollout, slot_of
 
 import rollmill as rm
-from rollmill.store.aggregate import Aggregate
+from rollmill.quality.spread import Numbers, spread
+from rollmill.store.aggregate import Agent, Aggregate
 from rollmill.store.reader import NAME, read_index
 from rollmill.store.schema import entry_of
 from rollmill.types import Failure, Response, Stop, Usage
@@ -79,6 +80,10 @@ def aggregate(tmp_path):
         reader.close()
 
 
+def spreads(answers: Aggregate, agent: Agent) -> dict[str, Numbers]:
+    return {name: spread(*values) for name, values in answers.values(agent)}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_number_is_what_the_statistics_of_its_values_are(aggregate, seed):
     slots = made(random.Random(seed), 40)
@@ -87,7 +92,7 @@ def test_every_number_is_what_the_statistics_of_its_values_are(aggregate, seed):
     assert [agent.name for agent in agents] == sorted(AGENTS)
     for agent in agents:
         counted = [numbers_of(one) for one in slots if one["slot"].agent == agent.name and one["how"] == "rewarded"]
-        found = dict(answers.numbers(agent))
+        found = spreads(answers, agent)
         assert set(found) == {name for numbers in counted for name in numbers}
         assert next(iter(found)) == "reward"
         for name, one in found.items():
@@ -151,10 +156,10 @@ def test_one_rollout_has_no_deviation_and_an_agent_that_only_failed_has_no_numbe
     ]
     answers = aggregate(slots)
     left, right = answers.agents()
-    found = dict(answers.numbers(left))
+    found = spreads(answers, left)
     assert (found["reward"].median, found["reward"].deviation) == (0.5, 0.0)
     assert found["total_tokens"].mean == 7
-    assert dict(answers.numbers(right)) == {}
+    assert spreads(answers, right) == {}
     assert answers.slots(right) == 1
 
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 import rollmill as rm
 from rollmill.rollout import Deferred, at_once
-from rollmill.store.schema import OURS, entry_of, read_row, read_summary, stored_entry, write_row
-from rollmill.types import encode, read_task
+from rollmill.store.schema import entry_of, read_row, read_summary, stored_entry, write_row
+from rollmill.types import OURS, encode, read_task
 
 JSON = st.recursive(
     st.none()

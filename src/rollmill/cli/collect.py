@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,26 +15,28 @@ from msgspec import Struct
 import rollmill
 from rollmill import plugins
 from rollmill.cli import summary
+from rollmill.cli.apart import served_if_needed
 from rollmill.cli.descriptors import lowered, most_at_once
 from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
 from rollmill.cli.policy import policy_model
 from rollmill.cli.say import say
+from rollmill.cli.served import AbsentError, Running, running_services
 from rollmill.cli.setup import refuse_incomplete, setup_of
 from rollmill.cli.signals import Signals
 from rollmill.cli.tasks import tasks_of
+from rollmill.cli.words import is_override
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
-from rollmill.config import Config, Instance, find_path, load, masked, masked_text
+from rollmill.config import Config, Instance, find_path, load, masked, masked_text, names_files
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, suggestion
-from rollmill.launch import assemble, check_endpoint, fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.launch import assemble, check_endpoint
 from rollmill.store.folder import fingerprint
 from rollmill.store.manifest import Identity, new_run
-
-_OVERRIDE = re.compile(r"[+~]|[A-Za-z_][\w.-]*=")
 
 USAGE = """\
 rollmill collect NAME [--model MODEL] [--out FILE] [options] [+key=value …]
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # Flags that are configuration keys by another name.
 _FLAGS = {
     "--input": ("input_jsonl_fpath", "the tasks, one JSON row a line (default: the environment's own)"),
+    "--prompt": ("prompt_config", "a YAML file with templates, from which the prompts are made"),
     "--out": ("output_jsonl_fpath", "where the rollouts go, one JSON row a line"),
     "--agent": ("agent_name", "the agent for rows that name none"),
     "--limit": ("limit", "take only the first so many tasks"),
@@ -107,8 +109,8 @@ class Asked(Struct, frozen=True):
 
 
 def asked_for(arguments: argparse.Namespace) -> Asked:
-    names = [word for word in arguments.words if not _OVERRIDE.match(word)]
-    words = [word for word in arguments.words if _OVERRIDE.match(word)]
+    names = [word for word in arguments.words if not is_override(word)]
+    words = [word for word in arguments.words if is_override(word)]
     if len(names) > 1:
         raise ConfigError(f"one environment at a time: {', '.join(names)}")
     given = vars(arguments)
@@ -161,15 +163,17 @@ def _run(
     files: Sequence[str] = (),
     initial: dict[str, Any] | None = None,
 ) -> int:
-    config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True)
+    running, absent = (None, "") if files or policy or names_files(words) else _find_running(words)
+    tree = running.tree if running else None
+    config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True, running=tree)
     for warning in config.warnings:
         say(warning)
-    refuse_incomplete(config, policy)
+    refuse_incomplete(config, policy, absent)
     command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
     again = f"the same command plays what is missing:\n  {shlex.join(command)}"
     signals = Signals(config.options.grace_s)
     try:
-        outcome = run_fast(play(config, policy, command, signals))
+        outcome = run_fast(_play_where_it_can(config, policy, command, signals, running))
     except asyncio.CancelledError:
         print(f"Stopped. What had ended is recorded; {again}")
         return signals.exit_code
@@ -179,19 +183,47 @@ def _run(
     return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
 
 
+def _find_running(words: Sequence[str]) -> tuple[Running | None, str]:
+    """The services that play where no configuration is given, or why there are none."""
+    try:
+        running = running_services(words)
+    except AbsentError as error:
+        return None, str(error)
+    say(f"Playing on the {len(running.addresses)} services of {running.head}")
+    return running, ""
+
+
+async def _play_where_it_can(
+    config: Config[CollectOptions],
+    policy: Instance | None,
+    command: list[str],
+    signals: Signals,
+    running: Running | None,
+) -> Outcome:
+    """On services that run, in this process, or on services that run for this collection alone."""
+    if running is not None:
+        return await play(config, policy, command, signals, addresses=running.addresses)
+    async with served_if_needed(config, with_policy(config, policy)) as addresses:
+        return await play(config, policy, command, signals, addresses=addresses)
+
+
 async def play(
     config: Config[CollectOptions],
     policy: Instance | None,
     command: list[str],
     signals: Signals,
+    *,
     observers: Sequence[Observer] = (),
+    addresses: Mapping[str, str] = {},
 ) -> Outcome:
+    """`addresses` are those of instances that live behind services."""
     instances = with_policy(config, policy)
     most = most_at_once(instances)
     options = lowered(config.options, instances, most, say)
     # First of all: a server that is down is said before a large input is read.
-    await check_endpoint(instances, options.agent_name)
-    source = tasks_of(options, instances, say)
+    if not addresses:
+        await check_endpoint(instances, options.agent_name)
+    source = tasks_of(options, instances, say, addresses)
     survey = source.survey(skip_bad=options.skip_bad_rows)
     agents = tuple(sorted(survey.agents))
     about = About(
@@ -199,22 +231,24 @@ async def play(
             version=rollmill.__version__,
             command=command,
             durability=options.durability,
-            code=fingerprints(instances, agents),
+            code=fingerprints(instances, agents, addresses),
             inputs=[fingerprint(path) for path in source.files()],
         ),
         config=masked(config)
         | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
-        identify=lambda agent: _identify(instances, agent, options),
+        identify=lambda agent: _identify(instances, agent, options, addresses),
     )
-    setup = setup_of(options, instances, agents, about.run.id, most)
+    setup = setup_of(options, instances, agents, about.run.id, most=most, addresses=addresses)
     crew = assemble(setup) if options.workers == 1 else ProcessCrew(setup, options.workers, say)
     return await run(source, survey, crew, options, about, say=say, on_start=signals.listen, observers=observers)
 
 
-def _identify(instances: Mapping[str, Instance], agent: str, options: CollectOptions) -> Identity:
+def _identify(
+    instances: Mapping[str, Instance], agent: str, options: CollectOptions, addresses: Mapping[str, str]
+) -> Identity:
     if options.verify == "defer":
-        refuse_deferring(instances, agent)
-    return identity_of(instances, agent, options.responses_create_params)
+        refuse_deferring(instances, agent, addresses)
+    return identity_of(instances, agent, options.responses_create_params, addresses)
 
 
 NG_COLLECT_ROLLOUTS = Ng(

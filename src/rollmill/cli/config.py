@@ -12,7 +12,7 @@ from rollmill.cli.ng import Ng
 from rollmill.cli.say import say
 from rollmill.collection.options import CollectOptions
 from rollmill.config import Config, Instance, as_yaml, load, masked
-from rollmill.launch import with_policy
+from rollmill.instances import with_policy
 
 ABOUT = "Print the whole configuration, resolved, as YAML without its secrets."
 

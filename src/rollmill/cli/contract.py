@@ -15,7 +15,7 @@ from rollmill.cli.folders import Folder
 from rollmill.config import Instance, load
 from rollmill.environment import Environment
 from rollmill.errors import CallerError, describe
-from rollmill.launch import other_models, own_fields
+from rollmill.instances import other_models, own_fields
 from rollmill.model import Scripted
 from rollmill.taskset import from_jsonl
 from rollmill.testing import check_environment

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Mapping
 
 import msgspec
 
 from rollmill.collection.options import CollectOptions
 from rollmill.config import Instance
+from rollmill.cores import allow_many_files
 from rollmill.errors import ConfigError
 
-_WANTED = 65_536
 _KEPT = 64
 """For everything that is no connection to a model: the output, the index, processes, what an environment opens."""
 
 
 def most_at_once(instances: Mapping[str, Instance]) -> int:
     """How many rollouts one process can connect with every model. Raises `ConfigError` where that is none."""
-    allowed = _allow_many_files()
+    allowed = allow_many_files()
     most = (allowed - _KEPT) // _models(instances)
     if most < 1:
         raise ConfigError(f"this process may open {allowed} files, which is too few: raise that with `ulimit -n 1024`")
@@ -35,16 +34,6 @@ def lowered(
     enough = -(-asked // options.workers) * _models(instances) + _KEPT
     say(f"Too few files may be open for {asked:,} rollouts at once: {together:,} it is; `ulimit -n {enough}` is enough")
     return msgspec.structs.replace(options, num_samples_in_parallel=together)
-
-
-def _allow_many_files() -> int:
-    """As many as this process may allow itself; how many those are."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED if most == resource.RLIM_INFINITY else min(most, _WANTED)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-        now = wanted
-    return _WANTED if now == resource.RLIM_INFINITY else now
 
 
 def _models(instances: Mapping[str, Instance]) -> int:

@@ -25,7 +25,7 @@ from rollmill.collection.run import Outcome
 from rollmill.collection.snapshot import read_snapshot
 from rollmill.config import Config, load
 from rollmill.errors import ConfigError
-from rollmill.launch import with_policy
+from rollmill.instances import with_policy
 from rollmill.store.folder import run_folder
 
 SAMPLE = 100
@@ -66,7 +66,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         options = msgspec.structs.replace(config.options, limit=limit)
         signals = Signals(options.grace_s)
         smaller = msgspec.structs.replace(config, options=options)
-        outcome = run_fast(play(smaller, asked.policy, [], signals, [sample]))
+        outcome = run_fast(play(smaller, asked.policy, [], signals, observers=[sample]))
         output = Path(scratch)
         size = output.stat().st_size if output.exists() else 0
         latest = read_snapshot(run_folder(output))

@@ -12,9 +12,13 @@ from rollmill.cli.guard import guarded
 
 COMMANDS = {
     "collect": "collect",
+    "serve": "serve",
     "estimate": "estimate",
     "status": "status",
     "merge": "merge",
+    "aggregate": "aggregate",
+    "reward-profile": "reward_profile",
+    "render": "render",
     "show": "show",
     "models": "models",
     "list": "listing",

@@ -13,12 +13,17 @@ from rollmill.cli.guard import guarded
 from rollmill.cli.help import option_lines
 
 COMMANDS = {
+    "run": "serve",
+    "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "materialize_prompts": "render",
+    "reward_profile": "reward_profile",
     "init_resources_server": "init",
     "test": "test",
     "test_all": "test",
     "dump_config": "config",
     "validate": "validate",
+    "status": "services",
     "version": "version",
     "help": "overview",
 }

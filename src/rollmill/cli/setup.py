@@ -13,7 +13,13 @@ from rollmill.launch import Setup
 
 
 def setup_of(
-    options: CollectOptions, instances: Mapping[str, Instance], agents: tuple[str, ...], run: str, most: int
+    options: CollectOptions,
+    instances: Mapping[str, Instance],
+    agents: tuple[str, ...],
+    run: str,
+    *,
+    most: int,
+    addresses: Mapping[str, str] = {},
 ) -> Setup:
     """`most` rollouts run at once in one process, whatever the models serve."""
     return Setup(
@@ -27,15 +33,18 @@ def setup_of(
         outage_s=options.outage_s,
         deadlines=options.deadlines,
         placeholder=options.skip_verification_reward if options.verify == "defer" else None,
+        addresses=dict(addresses),
+        access_token=options.access_token.reveal() if options.access_token else "",
     )
 
 
-def refuse_incomplete(config: Config[Any], policy: Instance | None) -> None:
-    """Raise `ConfigError` where there is nothing to play, or nothing to play it with."""
+def refuse_incomplete(config: Config[Any], policy: Instance | None, absent: str = "") -> None:
+    """Raise `ConfigError` where there is nothing to play, or nothing to play it with; `absent` says of what service."""
     if not config.instances:
+        looked = f"{absent}; start services with ng_run, or else: " if absent else ""
         raise ConfigError(
-            "nothing to play: name an environment (rollmill collect arithmetic …), or give configuration files "
-            "(+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,…], or config_paths in env.yaml)"
+            f"{looked}nothing to play: name an environment (rollmill collect arithmetic …), or give configuration "
+            "files (+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,…], or config_paths in env.yaml)"
         )
     models = [name for name, one in config.instances.items() if one.kind == "responses_api_models"]
     if policy is None and not models:

@@ -73,6 +73,11 @@ class Calls:
         self._drained = True
         self._closing.set()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether something has been found that stops a run."""
+        return self._verdict.fault is not None
+
     def check(self) -> None:
         """Raise what has stopped the run."""
         if self._verdict.fault is not None:
@@ -240,6 +245,21 @@ class Persistent:
 
     def reply(self, conversation: Conversation) -> Coroutine[Any, Any, Reply]:
         return self._calls.make(self._model, conversation)
+
+
+class Lasting:
+    """The same for a service, which outlives runs: what would stop one is forgotten when it has been said."""
+
+    def __init__(self, model: Model, make: Callable[[], Calls]) -> None:
+        """`make` gives calls that nothing has stopped yet."""
+        self.name = model.name
+        self._model, self._make = model, make
+        self._calls = make()
+
+    async def reply(self, conversation: Conversation) -> Reply:
+        if self._calls.stopped:
+            self._calls = self._make()
+        return await self._calls.make(self._model, conversation)
 
 
 def _given_up(failure: Failure) -> RolloutError:

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from rollmill.model import Secret
 from rollmill.rollout import Deadlines
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 Warn = Literal["equal_rewards", "empty_answers", "truncated", "failures"]
 
 
@@ -28,6 +30,18 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     environments: dict[str, Count] = {}
 
 
+class Head(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a head server listens."""
+
+    host: str = "127.0.0.1"
+    port: Port = 11000
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
     """What a million tokens cost."""
 
@@ -44,6 +58,9 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     input_jsonl_fpath: str | list[str] | None = None
     """The tasks, one JSON row a line: a file (.jsonl, .gz, .zst), a pattern, a list of them, or - for standard input.
     Without it the agent's own `datasets` serve."""
+    prompt_config: str | None = None
+    """A YAML file with the templates `user` and `system`, from which each row's prompt is made: `{field}` stands for a
+    field of the row. The rows then bring no prompt of their own."""
     output_jsonl_fpath: Annotated[str, Meta(min_length=1)]
     """Where the rollouts go, one JSON row a line (.jsonl or .jsonl.zst). What is there already is kept, and not played
     again."""
@@ -94,6 +111,10 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     nemo_gym_files: bool = False
     """Write `<stem>_materialized_inputs.jsonl` and `<stem>_failures.jsonl` beside the output at the end, as NeMo Gym
     does."""
+    head_server: Head = Head()
+    """Where services are asked for that play, if no configuration is given: `head_server.host` and `.port`."""
+    access_token: Secret | None = None
+    """What those services want to see, where they are not on this machine alone."""
     deadlines: Deadlines = Deadlines()
     """How long each stage of a rollout may take: `deadlines.play_s` and so on."""
 

@@ -49,6 +49,7 @@ class _Common(Struct, frozen=True, kw_only=True):
     host: str | None = None
     port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     num_workers: Annotated[int, Meta(ge=1)] | None = None
+    isolation: Literal["process", "venv"] | None = None
     domain: Domain | None = None
 
 

@@ -15,7 +15,7 @@ from rollmill.config import files as yaml_files
 from rollmill.config import overrides, secrets
 from rollmill.config.directives import apply_directives
 from rollmill.config.instances import KINDS, Instance, check_references, looks_like_instance, read_instance
-from rollmill.config.interpolation import resolve
+from rollmill.config.interpolation import resolve, resolve_key
 from rollmill.config.tree import MISSING, Tree, leaves, merge, plain
 from rollmill.config.typed import convert
 from rollmill.errors import ConfigError
@@ -84,37 +84,43 @@ def load(
     files: Sequence[str] = (),
     initial: Mapping[str, Any] | None = None,
     models_given: bool = False,
+    running: Mapping[str, Any] | None = None,
 ) -> Config[T]:
     """Read what the command line's `words` ask for; `options` names the keys of this command.
 
     `files` lie below those that the words name. `initial` lies under the command line and over the files. With
-    `models_given` the command brings its own model, so references to one need not be defined. Raises `ConfigError`.
+    `models_given` the command brings its own model, so references to one need not be defined. `running` is the tree of
+    a system that runs, in place of all files; of `env.yaml` only the options count then. Raises `ConfigError`.
     """
     names = [field.encode_name for field in fields(options)]
-    raw, sources = _layered(
-        words, (working_dir or Path.cwd()).absolute(), files, plain(initial or {}), known={*names, *RESERVED}
-    )
+    place, known = (working_dir or Path.cwd()).absolute(), {*names, *RESERVED}
+    given = plain(initial or {})
+    if running is None:
+        raw, sources = _layered(words, place, files, given, known=known)
+    else:
+        raw, sources = _over(plain(running), words, place, given, known=known)
     expanded = apply_directives(raw)
     _refuse_missing(expanded)
     _refuse_unset(expanded)
     tree = resolve(expanded)
-    instances, faults = _instances(tree, skip={*names, *RESERVED})
+    instances, faults = _instances(tree, skip=known)
     check_references(instances, models_given=models_given)
-    variables = {key: value for key, value in tree.items() if key not in {*names, *RESERVED, *instances}}
+    variables = {key: value for key, value in tree.items() if key not in {*known, *instances}}
     return Config(
         options=convert({name: tree[name] for name in names if name in tree}, options),
         instances=instances,
         variables=variables | {key: tree[key] for key in POLICY if key in tree and key not in names},
         tree=tree,
-        warnings=(*faults, *_slips(variables, expanded, {*names, *RESERVED})),
+        warnings=(*faults, *_slips(variables, expanded, known)),
         sources=sources,
     )
 
 
-def options_from(words: Sequence[str], options: type[T]) -> T:
-    """The options of a command that reads no configuration: its words alone say them. Raises `ConfigError`."""
+def options_from(words: Sequence[str], options: type[T], initial: Mapping[str, Any] | None = None) -> T:
+    """The options of a command that reads no configuration: its words, over `initial`. Raises `ConfigError`."""
     names = {field.encode_name for field in fields(options)}
-    tree = resolve(overrides.apply({}, [overrides.parse(word) for word in words], known=names | RESERVED))
+    asked = [overrides.parse(word) for word in words]
+    tree = resolve(overrides.apply(plain(initial or {}), asked, known=names | RESERVED))
     # What is meant for every command, and means nothing to this one, does no harm.
     return convert({key: value for key, value in tree.items() if key in names or key not in RESERVED}, options)
 
@@ -146,6 +152,29 @@ def _layered(
     if paths:
         tree["config_paths"] = paths
     return tree, (*(path for path, _ in read), *([env_path] if env_path else []))
+
+
+def _over(
+    running: Tree, words: Sequence[str], working_dir: Path, initial: Tree, *, known: set[str]
+) -> tuple[Tree, tuple[Path, ...]]:
+    env_path = yaml_files.find_env(working_dir)
+    env = yaml_files.read(env_path) if env_path else {}
+    options = {key: value for key, value in env.items() if key in known and key != "config_paths"}
+    asked = [overrides.parse(word) for word in words]
+    tree = merge(merge(running, options), initial)
+    return overrides.apply(tree, asked, known=known), (env_path,) if env_path else ()
+
+
+def peek(words: Sequence[str], names: Iterable[str], working_dir: Path | None = None) -> Tree:
+    """What `env.yaml` and the words say of some keys, before it is known which files count."""
+    env_path = yaml_files.find_env((working_dir or Path.cwd()).absolute())
+    tree = overrides.apply(yaml_files.read(env_path) if env_path else {}, [overrides.parse(word) for word in words])
+    return {name: resolve_key(tree, name) for name in names if name in tree}
+
+
+def names_files(words: Sequence[str]) -> bool:
+    """Whether the command line says which configuration it means."""
+    return any(overrides.parse(word).path[0] == "config_paths" for word in words)
 
 
 def _refuse_missing(tree: Tree) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rollmill.collection.options import ModelLimits
-from rollmill.launch import Setup, environment_instance
+from rollmill.instances import environment_of
+from rollmill.launch import Setup
 
 
 def parts_of(setup: Setup, count: int) -> list[Setup]:
@@ -19,9 +20,9 @@ def parts_of(setup: Setup, count: int) -> list[Setup]:
 def bounds_of(setup: Setup) -> dict[str, int]:
     """How many rollouts of an agent may run at once in all workers together."""
     agents = {name: one for name, one in setup.instances.items() if one.kind == "responses_api_agents"}
-    environments = {name: environment_instance(setup.instances, one).name for name, one in agents.items()}
+    environments = {name: environment_of(setup.instances, one) for name, one in agents.items()}
     most = setup.limits.environments
-    return {agent: most[environment] for agent, environment in environments.items() if environment in most}
+    return {agent: most[one.name] for agent, one in environments.items() if one is not None and one.name in most}
 
 
 def _part(setup: Setup, number: int, count: int) -> Setup:

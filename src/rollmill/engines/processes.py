@@ -44,7 +44,7 @@ class Died(Exception):  # noqa: N818
     """A worker was killed before it was ready."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(_told(code))
+        super().__init__(told(code))
         self.code = code
 
 
@@ -145,7 +145,7 @@ class Member:
         code = await self.kill(_SHORT_END_S)
         if code < 0:
             raise Died(code)
-        raise RunError(f"a worker process ended while it started ({_told(code)}): see what it wrote above")
+        raise RunError(f"a worker process ended while it started ({told(code)}): see what it wrote above")
 
     def takes(self, agent: str) -> int:
         """How many leases more may come."""
@@ -203,7 +203,7 @@ class Member:
                 os.close(self._pipe)
                 self._pipe = -1
             if process is not None and process.returncode is None:
-                _kill_group(process.pid)
+                kill_group(process.pid)
             elif process is None and self._channel is not None:
                 self._channel.abort()
             if self._ending is not None:
@@ -214,7 +214,7 @@ class Member:
     async def _see_the_end(self, process: Process) -> None:
         await process.wait()
         # At once, while nobody else can have the number.
-        _kill_group(process.pid)
+        kill_group(process.pid)
         # What it said last is read first. The connection may outlive it in a process that it forked.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
@@ -391,7 +391,7 @@ class ProcessCrew:
             try:
                 await member.start()
             except Died as died:
-                self._say(f"A worker process ended while it started ({_told(died.code)}); another is started")
+                self._say(f"A worker process ended while it started ({told(died.code)}); another is started")
             else:
                 self._members[place] = member
                 self._freed.set()
@@ -417,7 +417,7 @@ class ProcessCrew:
             ended = self._ended + sum(one.ended for one in self._members.values())
             deaths = 1 if ended > ended_before else deaths + 1
             ended_before = ended
-            self._say(f"A worker process ended ({_told(code)}); its slots are played again by another")
+            self._say(f"A worker process ended ({told(code)}); its slots are played again by another")
             if deaths >= _MOST_DEATHS:
                 raise RunError(f"{deaths} worker processes ended one after the other without one rollout between")
             self._bury(place)
@@ -461,10 +461,10 @@ def _failed(job: Job, run: str, failure: Failure) -> Played:
     return Played(Entry(slot=job.slot, stop="failed", failure=failure, attempt=job.attempt, run=run))
 
 
-def _kill_group(number: int) -> None:
+def kill_group(number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(number, signal.SIGKILL)
 
 
-def _told(code: int) -> str:
+def told(code: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

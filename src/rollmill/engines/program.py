@@ -21,7 +21,8 @@ from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_order
 from rollmill.errors import CallerError, ContractError, OutageError, RollmillError, describe
-from rollmill.launch import Setup, assemble, environment_instance, environment_kind
+from rollmill.instances import environment_of, known_kind
+from rollmill.launch import Setup, assemble
 from rollmill.local import LocalWorker
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, Task, read_task
@@ -36,7 +37,7 @@ class Program:
     """Plays what is leased, as much at once as its own admission allows."""
 
     def __init__(self, setup: Setup, worker: LocalWorker, channel: Channel) -> None:
-        self._instances, self._run = setup.instances, setup.run
+        self._instances, self._elsewhere, self._run = setup.instances, setup.addresses, setup.run
         self._worker, self._admission = worker, worker.admission
         self._channel = channel
         self._waiting: dict[str, deque[Lease]] = {}
@@ -126,8 +127,8 @@ class Program:
 
     def _kind(self, agent: str) -> type[Task]:
         if agent not in self._kinds:
-            environment = environment_instance(self._instances, self._instances[agent])
-            self._kinds[agent] = environment_kind(environment).task_type
+            kind = known_kind(environment_of(self._instances, self._instances[agent]), self._elsewhere)
+            self._kinds[agent] = kind.task_type if kind else Task
         return self._kinds[agent]
 
     async def _beat(self) -> None:

@@ -7,18 +7,17 @@ import email.utils
 import math
 import re
 import time
-import urllib.request
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 
 from rollmill.errors import ConfigError, ModelError, ModelFault
 from rollmill.net.connection import Answer, BrokenError, CallDeadlines, LateError, UnfitError, WireError
 from rollmill.net.pool import Origin
-from rollmill.net.transport import Transport
+from rollmill.net.wire import Wire, wire
 
 CHECK_S = 4.0
 MAX_BODY = 64 * 2**20
@@ -26,18 +25,6 @@ MAX_BODY = 64 * 2**20
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _REMEMBERED = 65_536
 _LONGEST_REST_S = 30.0
-
-
-class Wire(Protocol):
-    """What carries requests to servers: our own transport, or the one through proxies."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None: ...
-
-    async def post(self, url: str, body: bytes) -> Answer: ...
-
-    async def get(self, url: str) -> Answer: ...
 
 
 class ContextOverflowError(Exception):
@@ -100,7 +87,7 @@ class HttpClient:
         self._wire: Wire | None = None
 
     async def __aenter__(self) -> Self:
-        self._wire = await _wire(self._headers, self._query, self._deadlines).__aenter__()
+        self._wire = await wire(self._headers, self._query, self._deadlines, MAX_BODY).__aenter__()
         return self
 
     async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -112,12 +99,14 @@ class HttpClient:
         """The server is elsewhere: a port that was chosen when it started."""
         self.replicas = [Replica(url)]
 
-    async def post(self, path: str, body: bytes, *, conversation: str = "", root: bool = False) -> bytes:
-        """The body of a 200. `root` posts beside the `/v1` of the base URL instead of below it."""
+    async def post(
+        self, path: str, body: bytes, *, conversation: str = "", root: bool = False, lines: bytes = b""
+    ) -> bytes:
+        """The body of a 200. `root` posts beside the `/v1` of the base URL; `lines` are headers of this request."""
         replica = self._home(conversation)
         replica.running += 1
         try:
-            answer = await self._post((replica.root if root else replica.url) + path, body)
+            answer = await self._post((replica.root if root else replica.url) + path, body, lines)
         except ModelError as error:
             if error.failure.kind == "transport":
                 replica.failed()
@@ -173,9 +162,9 @@ class HttpClient:
             raise ConfigError("the model is not open: enter it first (`async with model:`)")
         return self._wire
 
-    async def _post(self, url: str, body: bytes) -> bytes:
+    async def _post(self, url: str, body: bytes, lines: bytes) -> bytes:
         try:
-            answer = await self._open.post(url, body)
+            answer = await self._open.post(url, body, lines)
         except LateError as error:
             raise ModelError("timeout", f"{url}: {error}") from None
         except UnfitError as error:
@@ -232,16 +221,6 @@ class HttpModel:
 
     async def check(self) -> None:
         await self._client.check("start it, or correct policy_base_url and policy_api_key")
-
-
-def _wire(headers: Mapping[str, str], query: Mapping[str, str], limits: CallDeadlines) -> Wire:
-    """Our own way to a server, or the one through the proxies that the process's environment names."""
-    proxies = urllib.request.getproxies()
-    if any(proxies.get(scheme) for scheme in ("http", "https", "all")):
-        from rollmill.net.proxied import Proxied
-
-        return Proxied(proxies, headers, query, limits, MAX_BODY)
-    return Transport(headers, query, limits, MAX_BODY)
 
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")

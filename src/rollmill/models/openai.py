@@ -73,6 +73,7 @@ class _Usage(Struct):
     output_tokens: int = 0
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
+    estimated: bool = False
 
 
 class _Incomplete(Struct):
@@ -142,4 +143,5 @@ def _usage(usage: _Usage | None, items: Sequence[Item]) -> Usage:
         usage.output_tokens,
         heard.cached_tokens or 0,
         said.reasoning_tokens or 0,
+        usage.estimated,
     )

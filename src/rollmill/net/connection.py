@@ -36,7 +36,11 @@ class Answer(Struct, frozen=True):
 
 
 class WireError(Exception):
-    """A call that got no answer."""
+    """A call that got no answer. Unless it was `reached`, the server has never seen it."""
+
+    def __init__(self, text: str, *, reached: bool = True) -> None:
+        super().__init__(text)
+        self.reached = reached
 
 
 class BrokenError(WireError):
@@ -88,7 +92,7 @@ class Connection(asyncio.Protocol):
     def ask(self, request: bytes, end: float) -> asyncio.Future[Answer]:
         """Send a request, whole. Who no longer waits for the answer closes the connection."""
         if self._transport is None or not self.open:
-            raise StaleError("the connection is closed")
+            raise StaleError("the connection is closed", reached=False)
         now = self._loop.time()
         self._end = end
         self._begin_by = self._due = min(end, now + self._limits.first_byte_s)
@@ -149,7 +153,7 @@ class Connection(asyncio.Protocol):
         if self._until_close and error is None:
             self._finish()
         elif self._silent and self._answered:
-            self._fail(StaleError("the server closed the connection"))
+            self._fail(StaleError("the server closed the connection", reached=False))
         else:
             self._fail(BrokenError(reason(error) if error else f"the server closed the connection {self._place}"))
 
@@ -163,7 +167,11 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status == 0:
-            self._headers[name.lower()] = value
+            name = name.lower()
+            if name == b"set-cookie" and name in self._headers:
+                # The one header that may come several times and cannot be joined by commas.
+                value = self._headers[name] + b"\n" + value
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         status, headers = self._parser.get_status_code(), self._headers

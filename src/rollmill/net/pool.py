@@ -147,11 +147,11 @@ class Pool:
         except TimeoutError as error:
             self._forget()
             if error.errno is None:
-                raise LateError(f"no connection in {allowed:g} s") from None
-            raise BrokenError(reason(error)) from None
+                raise LateError(f"no connection in {allowed:g} s", reached=False) from None
+            raise BrokenError(reason(error), reached=False) from None
         except OSError as error:
             self._forget()
-            raise BrokenError(reason(error)) from None
+            raise BrokenError(reason(error), reached=False) from None
 
     async def _reach(self, by: float) -> Connection:
         """A connection to the first of the addresses that takes one; each has its share of the time."""

@@ -51,9 +51,9 @@ class Proxied:
         await self._direct.__aexit__(*error)
         await self._session.close()
 
-    async def post(self, url: str, body: bytes) -> Answer:
+    async def post(self, url: str, body: bytes, lines: bytes = b"") -> Answer:
         proxy = self._proxy(url)
-        return await (self._ask("POST", url, proxy, body) if proxy else self._direct.post(url, body))
+        return await (self._ask("POST", url, proxy, body, lines) if proxy else self._direct.post(url, body, lines))
 
     async def get(self, url: str) -> Answer:
         proxy = self._proxy(url)
@@ -69,14 +69,20 @@ class Proxied:
             self._chosen[url] = "" if past else _with_scheme(proxy)
         return self._chosen[url]
 
-    async def _ask(self, method: str, url: str, proxy: str, body: bytes | None = None) -> Answer:
+    async def _ask(self, method: str, url: str, proxy: str, body: bytes | None = None, lines: bytes = b"") -> Answer:
         limits, loop = self._limits, asyncio.get_running_loop()
         end = loop.time() + limits.total_s
         waiting_for = "the first byte"
         try:
             async with asyncio.timeout_at(min(end, loop.time() + limits.connect_s + limits.first_byte_s)) as limit:
                 async with self._session.request(
-                    method, url, data=body, params=self._query, allow_redirects=False, proxy=proxy
+                    method,
+                    url,
+                    data=body,
+                    params=self._query,
+                    headers=dict(line.partition(": ")[::2] for line in lines.decode().splitlines()),
+                    allow_redirects=False,
+                    proxy=proxy,
                 ) as answer:
                     waiting_for = "the rest of the answer"
                     content = bytearray()
@@ -86,13 +92,17 @@ class Proxied:
                         if len(content) > self._max_body:
                             raise UnfitError(f"answered more than {self._max_body >> 20} MiB")
                     headers = {name.lower().encode(): value.encode() for name, value in answer.headers.items()}
+                    if "Set-Cookie" in answer.headers:
+                        headers[b"set-cookie"] = "\n".join(answer.headers.getall("Set-Cookie")).encode()
                     return Answer(answer.status, headers, bytes(content))
         except aiohttp.ServerTimeoutError:
-            raise LateError(f"no connection through the proxy {_shown(proxy)} in {limits.connect_s:g} s") from None
+            text = f"no connection through the proxy {_shown(proxy)} in {limits.connect_s:g} s"
+            raise LateError(text, reached=False) from None
         except TimeoutError:
             raise LateError(f"gave up waiting for {waiting_for}, through the proxy {_shown(proxy)}") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise BrokenError(f"{_reason(error)}, through the proxy {_shown(proxy)}") from None
+            reached = not isinstance(error, aiohttp.ClientConnectorError)
+            raise BrokenError(f"{_reason(error)}, through the proxy {_shown(proxy)}", reached=reached) from None
 
 
 def _check(scheme: str, proxy: str) -> None:

@@ -46,10 +46,11 @@ class Transport:
         self._targets, self._pools = {}, {}
         await asyncio.gather(*(pool.close() for pool in pools))
 
-    def post(self, url: str, body: bytes) -> Coroutine[Any, Any, Answer]:
+    def post(self, url: str, body: bytes, lines: bytes = b"") -> Coroutine[Any, Any, Answer]:
+        """`lines` are headers of this request alone, each with its line break."""
         # No coroutine around another's: each costs its share of every call.
         target = self._targets.get(("POST", url)) or self._target("POST", url)
-        request = b"%bContent-Length: %d\r\n\r\n%b" % (target.head, len(body), body)
+        request = b"%b%bContent-Length: %d\r\n\r\n%b" % (target.head, lines, len(body), body)
         return target.pool.ask(request, self._loop.time() + self._limits.total_s)
 
     async def get(self, url: str) -> Answer:

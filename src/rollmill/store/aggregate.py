@@ -1,4 +1,4 @@
-"""What the index says of each agent's rollouts: the spread of every number, and the slots in the order of their tasks.
+"""What the index says of each agent's rollouts: the values of every number, and the slots in the order of their tasks.
 
 SQLite does the sorting, on the disk where it is much; here nothing is held for each rollout. A rollout whose reward was
 deferred is in none of the numbers.
@@ -6,11 +6,8 @@ deferred is in none of the numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-from msgspec import Struct
 
 from rollmill.store.lines import Place
 from rollmill.store.reader import Reader
@@ -36,16 +33,12 @@ class Agent(NamedTuple):
     """None where there is no other one."""
 
 
-class Numbers(Struct, frozen=True):
-    """How the values of one name are spread."""
+class Values(NamedTuple):
+    """Those of one name."""
 
-    count: int
-    mean: float
-    least: float
-    most: float
-    median: float
-    deviation: float
-    """Of the sample; 0 for a single value."""
+    how_many: int
+    histogram: Iterator[tuple[float, int]]
+    """In order, each with how often it is there."""
 
 
 class Ended(NamedTuple):
@@ -87,15 +80,15 @@ class Aggregate:
         query = f"SELECT count(*) FROM rollout WHERE {_OF_AGENT}"  # noqa: S608
         return int(next(self._query(query, agent))[0])
 
-    def numbers(self, agent: Agent) -> Iterator[tuple[str, Numbers]]:
-        """Every number of the agent's rollouts, the reward first."""
+    def values(self, agent: Agent) -> Iterator[tuple[str, Values]]:
+        """All values of every number of the agent's rollouts, the reward first."""
         # An environment cannot call a metric `reward` and be heard: the row has the reward there.
         named = [name for name in self._names(agent) if name != "reward"]
-        queries = {"reward": _values("reward")} | dict.fromkeys(named, _named_values())
-        queries |= {name: _values(column) for name, column in _COLUMNS.items() if name not in queries}
-        for name, values in queries.items():
-            found = self._numbers(agent, name, values)
-            if found is not None:
+        queries = {"reward": _column("reward")} | dict.fromkeys(named, _named_values())
+        queries |= {name: _column(column) for name, column in _COLUMNS.items() if name not in queries}
+        for name, query in queries.items():
+            found = self._values(agent, name, query)
+            if found.how_many:
                 yield name, found
 
     def rewards(self, agent: Agent) -> Iterator[tuple[int, float]]:
@@ -146,18 +139,16 @@ class Aggregate:
             found |= {name: None for (name,) in self._query(query, agent)}
         return list(found)
 
-    def _numbers(self, agent: Agent, name: str, values: str) -> Numbers | None:
-        count = next(self._query(f"SELECT count(value) FROM ({values})", agent, name))[0]  # noqa: S608
-        if not count:
-            return None
-        histogram = f"SELECT value, count(*) FROM ({values}) WHERE value IS NOT NULL GROUP BY value ORDER BY value"  # noqa: S608
-        return _spread(count, self._query(histogram, agent, name))
+    def _values(self, agent: Agent, name: str, query: str) -> Values:
+        how_many = next(self._query(f"SELECT count(value) FROM ({query})", agent, name))[0]  # noqa: S608
+        histogram = f"SELECT value, count(*) FROM ({query}) WHERE value IS NOT NULL GROUP BY value ORDER BY value"  # noqa: S608
+        return Values(how_many, self._query(histogram, agent, name))
 
     def _query(self, query: str, agent: Agent, name: str = "") -> Iterator[Any]:
         return self._reader.query(query, {"agent": agent.id, "name": name})
 
 
-def _values(column: str) -> str:
+def _column(column: str) -> str:
     return f"SELECT {column} AS value FROM rollout WHERE {_REWARDED} AND {_OF_AGENT}"  # noqa: S608
 
 
@@ -173,20 +164,3 @@ def _numbers_of(reward: float, parts: str | None, metrics: str | None, *counts: 
     for named in (parts, metrics):
         numbers |= decode(named, type=dict[str, float]) if named else {}
     return numbers | {"reward": reward}
-
-
-def _spread(count: int, histogram: Iterator[tuple[float, int]]) -> Numbers:
-    """From the values in order, each with how often it is there."""
-    least = most = mean = squares = 0.0
-    middle: list[float] = []
-    seen = 0
-    for value, many in histogram:
-        least, most = (value if not seen else least), value
-        # The values at these places of all, counted from 0, are the middle ones.
-        middle += [value for place in ((count - 1) // 2, count // 2) if seen <= place < seen + many]
-        seen += many
-        away = value - mean
-        mean += away * many / seen
-        squares += away * (value - mean) * many
-    deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
-    return Numbers(count, mean, least, most, sum(middle) / 2, deviation)

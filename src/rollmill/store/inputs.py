@@ -16,8 +16,7 @@ from rollmill.errors import StoreError
 from rollmill.store.failures import NAME as FAILURES
 from rollmill.store.folder import run_folder
 from rollmill.store.lines import LONGEST_WINDOW, Place, is_compressed
-from rollmill.store.schema import OURS
-from rollmill.types import Failure, decode
+from rollmill.types import OURS, Failure, decode
 
 _KEPT_BYTES = 32 * 2**20
 """How much of a compressed output stays decompressed: neighbours in the order of the input ended at about one time."""

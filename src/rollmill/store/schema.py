@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.types import (
+    OURS,
     Failure,
     Response,
     Reward,
@@ -29,18 +30,6 @@ from rollmill.types import (
 
 SCHEMA = 1
 _SKIPPED = "verification_skipped"
-OURS = (
-    "response",
-    "reward",
-    "reward_components",
-    "usage",
-    "agent_ref",
-    "_ng_task_index",
-    "_ng_rollout_index",
-    _SKIPPED,
-    "rollmill",
-)
-"""What a rollout writes over its input row. Every other field of the row survives, also where a metric has its name."""
 
 
 class SlotKey(Struct, frozen=True):
@@ -77,9 +66,17 @@ class _Details(Struct, frozen=True):
 class _Usage(Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
-    input_tokens_details: _Details = _Details()
-    output_tokens_details: _Details = _Details()
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
     estimated: bool = False
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.input_tokens_details.cached_tokens if self.input_tokens_details else 0
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self.output_tokens_details.reasoning_tokens if self.output_tokens_details else 0
 
 
 class Summary(Struct, frozen=True):
@@ -162,8 +159,8 @@ def stored_entry(row: bytes) -> Entry:
         tool_calls=block.tool_calls,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
-        cached_tokens=usage.input_tokens_details.cached_tokens,
-        reasoning_tokens=usage.output_tokens_details.reasoning_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
         seconds=block.seconds,
         labels={
             name: label
@@ -277,11 +274,16 @@ def read_row(row: bytes, kind: type[T]) -> Rollout:
     )
 
 
+def read_usage(json: bytes | Raw) -> Usage:
+    """Tokens as the Responses API writes them. Raises `msgspec.DecodeError`."""
+    return _usage(decode(json, type=_Usage))
+
+
 def _usage(stored: _Usage) -> Usage:
     return Usage(
         stored.input_tokens,
         stored.output_tokens,
-        stored.input_tokens_details.cached_tokens,
-        stored.output_tokens_details.reasoning_tokens,
+        stored.cached_tokens,
+        stored.reasoning_tokens,
         stored.estimated,
     )

@@ -1,0 +1,1 @@
+"""Components behind HTTP: services, and the stand-ins that speak to them."""

@@ -1,0 +1,68 @@
+"""A model that a service of ours holds, as a model."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from msgspec import Raw
+
+from rollmill.errors import ModelError, RolloutError
+from rollmill.model import Conversation
+from rollmill.models.openai import read_response
+from rollmill.net.connection import Answer, LateError, WireError
+from rollmill.serve import wire
+from rollmill.serve.client import Client
+from rollmill.serve.model import Added
+from rollmill.types import Reply, decode, encode
+
+
+class RemoteModel:
+    """Posts conversations to `/v1/responses`. The service tries again what fails behind it; this does not."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._client.__aexit__(*error)
+
+    async def reply(self, conversation: Conversation) -> Reply:
+        body = {**conversation.params, "model": self.name, "input": [item.json for item in conversation.items]}
+        headers = {wire.CONVERSATION: conversation.id, wire.TURN: str(conversation.turn)}
+        try:
+            answer = await self._client.post("/v1/responses", encode(body), headers)
+        except LateError as error:
+            raise ModelError("timeout", f"{self._client.url}: {error}") from None
+        except WireError as error:
+            raise ModelError("transport", f"{self._client.url}: {error}") from None
+        if answer.status != 200:
+            raise self._refusal(answer)
+        return _whole(read_response(answer.body))
+
+    def _refusal(self, answer: Answer) -> RolloutError:
+        said = wire.said(answer.body)
+        detail = f"{self._client.url} answered {answer.status}: {said}"
+        failure = wire.read_failure(answer.body)
+        if failure is not None:
+            return RolloutError(msgspec.structs.replace(failure, detail=detail))
+        if answer.status in (401, 403):
+            return ModelError("denied", detail)
+        return ModelError("overload" if answer.status >= 500 else "caller", detail)
+
+
+def _whole(reply: Reply) -> Reply:
+    """Without what the service added for others."""
+    added = reply.fields.get("rollmill")
+    if added is None:
+        return reply
+    known = decode(added, type=Added)
+    fields: dict[str, Raw] = {
+        name: raw for name, raw in reply.fields.items() if name != "rollmill" and name not in known.fields
+    }
+    return Reply(reply.items, reply.usage, known.stop, fields)

@@ -1,0 +1,1 @@
+"""Running services: which process serves what, starting them, watching over them, and the head server."""

@@ -1,0 +1,145 @@
+"""The program of a process that serves instances; it ends when the command does, however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from contextlib import AsyncExitStack
+
+from rollmill.config.secrets import mask_text
+from rollmill.cores import allow_many_files
+from rollmill.engines.channel import Channel
+from rollmill.engines.program import die_with, leave_signals_to_the_command
+from rollmill.errors import CallerError, describe
+from rollmill.model import Secret
+from rollmill.serve.guard import Guard
+from rollmill.serve.listen import Listener
+from rollmill.services.hosting import Hosting, unanswering
+from rollmill.services.messages import Fault, Notice, Place, Ready, Serve, Stop, read_order
+
+_LOOK_AGAIN_S = 2.0
+
+
+class Server:
+    """One connection to the command: first comes what to serve, then the word to stop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._order: asyncio.Future[Serve] = loop.create_future()
+        self._stopping = asyncio.Event()
+
+    async def run(self, descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        connection = socket.socket(fileno=descriptor)
+        _, channel = await loop.create_connection(lambda: Channel(self._heard, self._stopping.set), sock=connection)
+        serving, stopping = asyncio.create_task(self._serve(channel)), asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not self._order.done():
+            serving.cancel()
+        await asyncio.wait([serving])
+        channel.close()
+
+    async def _serve(self, channel: Channel) -> None:
+        order = await self._order
+        sys.path[:] = order.path
+        logging.getLogger().addFilter(_Hiding(order.secrets))
+        try:
+            async with AsyncExitStack() as stack:
+                hosting = Hosting(order.setup, stack, secrets=order.secrets, idle_s=order.idle_s, worker=order.worker)
+                await hosting.open()
+                await self._open(order, hosting, stack, channel)
+                if not order.dry:
+                    await self._stopping.wait()
+        except Exception as error:  # noqa: BLE001
+            channel.send(_fault(error))
+
+    async def _open(self, order: Serve, hosting: Hosting, stack: AsyncExitStack, channel: Channel) -> None:
+        token = Secret(order.setup.access_token) if order.setup.access_token else None
+        for place in order.places:
+            app = await hosting.service(place.name, Guard(place.host, token, tuple(order.names)), place.siblings)
+            if not order.dry:
+                await stack.enter_async_context(Listener(app, _sockets(place)))
+        if order.dry:
+            channel.send(Ready())
+            return
+        watching = asyncio.create_task(_watch_models(hosting, channel, order.wait_s))
+        stack.callback(watching.cancel)
+
+    def _heard(self, message: bytes) -> None:
+        match read_order(message):
+            case Serve() as order:
+                self._order.set_result(order)
+            case Stop():
+                self._stopping.set()
+
+
+def _sockets(place: Place) -> list[socket.socket]:
+    return [socket.socket(fileno=one) for one in (place.descriptor, place.private) if one >= 0]
+
+
+async def _watch_models(hosting: Hosting, channel: Channel, wait_s: float) -> None:
+    """Say that all is ready, and of which models nothing is heard; with `wait_s`, when they answer or it is over."""
+    until = time.monotonic() + wait_s
+    said: dict[str, str] = {}
+    ready = False
+    while True:
+        found = await unanswering(hosting.endpoints)
+        for name in found.keys() | said.keys():
+            if found.get(name, "") != said.get(name, ""):
+                channel.send(Notice(name, found.get(name, "")))
+        said = found
+        if not ready and (not found or time.monotonic() >= until):
+            channel.send(Ready())
+            ready = True
+        if ready and not found:
+            return
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+class _Hiding(logging.Filter):
+    """Takes secrets out of what is logged."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = mask_text(record.getMessage(), self._secrets), ()
+        return True
+
+
+def _fault(error: Exception) -> Fault:
+    if isinstance(error, CallerError):
+        return Fault("config", str(error))
+    return Fault("error", describe(error))
+
+
+async def serve(descriptor: int) -> None:
+    await Server().run(descriptor)
+
+
+def main() -> None:
+    allow_many_files()
+    descriptor, pipe = int(sys.argv[1]), int(sys.argv[2])
+    for inherited in (descriptor, pipe):
+        # What an environment starts would hold the connection open after this process has died.
+        os.set_inheritable(inherited, False)
+    die_with(pipe)
+    leave_signals_to_the_command()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve(descriptor))
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(descriptor))
+
+
+if __name__ == "__main__":
+    main()

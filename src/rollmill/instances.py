@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -86,7 +87,8 @@ def _begin_tasks(instance: Instance) -> None:
     """An environment that makes its own tasks may refuse its fields there."""
     kind = environment_kind(instance)
     if kind.makes_tasks():
-        kind.tasks(own_fields(instance), 0)
+        with _authors_code(instance):
+            kind.tasks(own_fields(instance), 0)
 
 
 def identity_of(
@@ -194,12 +196,18 @@ def make_agent(instance: Instance) -> Agent:
 
 def _made(module: ModuleType, instance: Instance) -> Any:
     fields = convert(own_fields(instance), module.Fields, instance.at)
-    try:
+    with _authors_code(instance):
         return module.make(fields)
+
+
+@contextmanager
+def _authors_code(instance: Instance) -> Iterator[None]:
+    """Somebody's own class may take its fields itself, and says in its own way that it does not know one."""
+    try:
+        yield
     except RollmillError:
         raise
     except Exception as error:
-        # Somebody's own class takes its fields itself, and says in its own way that it does not know one.
         raise ConfigError(f"{instance.at}: {describe(error)}") from error
 
 

@@ -18,8 +18,9 @@ from measure import MeasurementError, Rate
 from million import million
 from report import Bar, Section, spread
 from server import Server
-from services import services
 from where import profile
+
+from services import services
 
 HERE = Path(__file__).parent
 AGAINST_THE_FLOOR: dict[str, Contender] = {"floor": floor("aiohttp"), "rollmill": ours(), "raw floor": floor("raw")}

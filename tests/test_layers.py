@@ -42,15 +42,15 @@ TABLE = {
     # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
     "serve": "contracts net store models",
     "config": "types errors model",
-    "data": "contracts store quality config",
+    "data": "files contracts store quality config",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
     "instances": "contracts config plugins store",
     "launch": "contracts config instances collection store verification local net serve profiling",
     "stream": "contracts config collection store verification local",
     # A process that serves does as well.
-    "services": "contracts config plugins collection quality store cores net serve instances launch local engines "
-    "verification",
+    "services": "contracts config plugins collection quality store files cores net serve instances launch local "
+    "engines verification profiling",
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store instances launch local profiling",
     "cli": "contracts verification models store quality collection config data plugins instances launch engines "

@@ -23,7 +23,19 @@ from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
 from rollmill.store.schema import is_json
 from rollmill.tools import Tool
-from rollmill.types import FunctionCall, Response, Rollout, Slot, Stop, Task, Trajectory, encode, read_item, read_task
+from rollmill.types import (
+    FunctionCall,
+    Response,
+    Rollout,
+    Slot,
+    Spans,
+    Stop,
+    Task,
+    Trajectory,
+    encode,
+    read_item,
+    read_task,
+)
 
 RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 """The paths that no tool can have."""
@@ -62,8 +74,9 @@ class EnvironmentService:
         place: str = "",
         relay: Relay = Relay({}),
         hide: Callable[[str], str] = str,
+        spans: Spans | None = None,
     ) -> None:
-        """`place` begins the ids of this process's sessions, and `relay` knows the other processes."""
+        """`place` begins the ids of this process's sessions, `relay` knows the other processes, `spans` profiles."""
         for tool in kind.tools:
             if tool in RESERVED:
                 raise ContractError(f"{kind.__name__}: as a service it cannot have a tool called {tool}; rename it")
@@ -71,7 +84,7 @@ class EnvironmentService:
         self._kind, self._world, self._compute, self._aggregate = kind, world, compute, aggregate
         self._config = config or {}
         self._deadlines = deadlines
-        self._watch = Watch()
+        self._watch, self._spans = Watch(), spans
         self._cookie = f"{kind.__name__}___{name}"
         self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
@@ -251,6 +264,7 @@ class EnvironmentService:
             with boundary("environment"):
                 world = self._world(task)
             world.trajectory = Trajectory(task.prompt)
+            world.trajectory.spans = self._spans
             try:
                 with Stage("environment", "setup", self._deadlines.setup_s, world.trajectory, self._watch):
                     await world.setup()

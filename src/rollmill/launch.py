@@ -172,7 +172,7 @@ class Parts:
             instance = self._instances[name]
             if name in self._addresses:
                 # What fails there is tried again there.
-                remote = RemoteModel(model_name(self._instances, instance), self._client(name))
+                remote = RemoteModel(model_name(self._instances, instance), self._client(name), self._spans_of(name))
                 self._persistent[name] = await self._stack.enter_async_context(remote)
                 return remote
             model = make_model(instance)

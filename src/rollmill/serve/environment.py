@@ -161,16 +161,24 @@ class EnvironmentService:
                 call = FunctionCall(name=name, arguments=request.body.decode() or "{}", call_id=call_id)
             except UnicodeDecodeError as error:
                 raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
-            try:
-                with Stage("tool", f"tool {name}", self._deadlines.play_s, trajectory, self._watch):
-                    output = await world.call(call)
-            except RolloutError as error:
-                raise wire.failed(error.failure) from error
+            output = await self._played(world, call)
             trajectory.items += (call, output)
             headers = (self._set_cookie(self._id(request)), *(((wire.ENDED, "true"),) if world.ended else ()))
         body = output.text.encode("utf-8", "replace")
         refused = output.status == "incomplete"
         return Answer(body, 422 if refused else 200, JSON if is_json(body) else TEXT, headers)
+
+    async def _played(self, world: Environment[Any], call: FunctionCall) -> FunctionCallOutput:
+        longest_s = self._deadlines.play_s
+        try:
+            # No stage of its own: the call is timed by the world.
+            with self._watch.within(longest_s):
+                return await world.call(call)
+        except TimeoutError:
+            detail = f"{call.name} took longer than {longest_s:g} s"
+            raise wire.failed(Failure("tool", "timeout", detail, retryable=True)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
 
     async def _user(self, request: Request) -> Answer:
         body = request.read(dict[str, Raw])

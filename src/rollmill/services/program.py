@@ -52,7 +52,15 @@ class Server:
         logging.getLogger().addFilter(_Hiding(order.secrets))
         try:
             async with AsyncExitStack() as stack:
-                hosting = Hosting(order.setup, stack, secrets=order.secrets, idle_s=order.idle_s, worker=order.worker)
+                profiler = stack.enter_context(_profiled(order))
+                hosting = Hosting(
+                    order.setup,
+                    stack,
+                    secrets=order.secrets,
+                    idle_s=order.idle_s,
+                    worker=order.worker,
+                    profile=profiler,
+                )
                 await hosting.open()
                 await self._open(order, hosting, stack, channel, profiler)
                 if not order.dry:

@@ -24,7 +24,9 @@ from rollmill.serve.sessions import Session, Sessions
 from rollmill.store.schema import is_json
 from rollmill.tools import Tool
 from rollmill.types import (
+    Failure,
     FunctionCall,
+    FunctionCallOutput,
     Response,
     Rollout,
     Slot,

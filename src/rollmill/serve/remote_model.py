@@ -22,10 +22,10 @@ from rollmill.types import Reply, Spans, decode, encode
 class RemoteModel:
     """Posts conversations to `/v1/responses`. The service tries again what fails behind it; this does not."""
 
-    def __init__(self, name: str, client: Client, spans: Spans | None = None) -> None:
-        """`spans` hears how long it took to answer."""
+    def __init__(self, name: str, client: Client, spans: Spans | None = None, label: str = "") -> None:
+        """`spans` hears under its `label` how long it took to answer."""
         self.name = name
-        self._client, self._spans = client, spans
+        self._client, self._spans, self._label = client, spans, label or name
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -41,7 +41,7 @@ class RemoteModel:
         try:
             return await self._reply(conversation)
         finally:
-            self._spans.add("model", perf_counter() - began, self.name)
+            self._spans.add("model", perf_counter() - began, self._label)
 
     async def _reply(self, conversation: Conversation) -> Reply:
         body = {**conversation.params, "model": self.name, "input": [item.json for item in conversation.items]}

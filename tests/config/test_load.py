@@ -261,3 +261,10 @@ def test_options_of_a_command_that_reads_no_configuration(write: Write, monkeypa
     for word in ("+limt=3", "limt=3"):
         with pytest.raises(ConfigError, match='did you mean "limit"'):
             options_from([word], Anything)
+
+
+def test_words_lie_over_what_flags_have_said() -> None:
+    assert options_from(["+limit=3"], Anything, {"limit": 2}).limit == 3
+    assert options_from([], Anything, {"limit": 2}).limit == 2
+    with pytest.raises(ConfigError, match="limt: unknown key"):
+        options_from([], Anything, {"limt": 2})

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Raw
 
-from rollmill.errors import CallerError, ConfigError, ContractError, OutageError
+from rollmill.errors import ConfigError
 from rollmill.serve import events, wire
 from rollmill.serve.app import App, Route
-from rollmill.serve.environment import Aggregate, read_row
+from rollmill.serve.environment import Aggregate, Verdicts, read_row
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import EVENTS, Answer, Problem, Request, invalid, json
 from rollmill.serve.model import response_of
@@ -95,8 +95,7 @@ class AgentService:
         return Answer(encode(body))
 
     async def _sum_up(self, request: Request) -> Answer:
-        rows = request.read(dict[str, list[dict[str, Any]]]).get("verify_responses", [])
-        return json(self._aggregate(rows))
+        return json(self._aggregate(request.read(Verdicts).verify_responses))
 
     async def _play(self, play: Play, row: bytes) -> Rollout:
         task = read_row(row, self._player.task_type)
@@ -110,11 +109,6 @@ class AgentService:
         self._running += 1
         try:
             return await play(task)
-        except OutageError as error:
-            raise Problem(503, "outage", str(error)) from None
-        except CallerError as error:
-            code = "contract" if isinstance(error, ContractError) else "config"
-            raise Problem(500, code, str(error)) from None
         finally:
             self._running -= 1
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.model import Conversation
@@ -111,7 +112,10 @@ def _assistant(said: _Said) -> Iterator[Item]:
 
 
 def _item(**fields: Any) -> Item:
-    return read_item(encode(fields))
+    try:
+        return read_item(encode(fields))
+    except msgspec.ValidationError as error:
+        raise invalid(f"`messages`: {error}") from None
 
 
 def _text(content: str | list[dict[str, Any]] | None) -> str:

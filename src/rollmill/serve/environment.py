@@ -17,7 +17,19 @@ from rollmill.rollout import Deadlines, Stage, close_world, verify_again
 from rollmill.serve import wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import JSON, TEXT, Answer, Handler, Problem, Request, invalid, json, read
+from rollmill.serve.http import (
+    JSON,
+    TEXT,
+    Answer,
+    Handler,
+    Problem,
+    Request,
+    cookie_name,
+    invalid,
+    json,
+    read,
+    set_cookie,
+)
 from rollmill.serve.openapi import ANY_OBJECT, Operation
 from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
@@ -87,7 +99,7 @@ class EnvironmentService:
         self._config = config or {}
         self._deadlines = deadlines
         self._watch, self._spans = Watch(), spans
-        self._cookie = f"{kind.__name__}___{name}"
+        self._cookie = cookie_name(kind, name)
         self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
         self.app = App(name, self._routes(), guard=guard, life=self.life, hide=hide)
@@ -106,14 +118,16 @@ class EnvironmentService:
         whole = {**_ROW, "required": ["responses_create_params", "response"], "properties": {"response": _RESPONSE}}
         routes = [
             Route(
-                "POST", "/seed_session", self._held(self._seed), Operation("Begin a task", _ROW, problems=(503, 504))
+                *("POST", "/seed_session", self._held(self._seed)),
+                Operation("Begin a task", _ROW, problems=(503, 504)),
+                long=True,
             ),
             Route(
                 *("POST", "/verify", self._held(self._verify)),
                 Operation("Judge what happened", whole, _VERDICT, problems=session),
                 long=True,
             ),
-            Route("POST", "/close", self._held(self._end), Operation("End the session", ANY_OBJECT)),
+            Route("POST", "/close", self._held(self._end), Operation("End the session")),
             Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", _ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
@@ -150,10 +164,11 @@ class EnvironmentService:
     # The life of a session.
 
     async def _seed(self, request: Request) -> Answer:
-        self.sessions.make_room()
-        world = await self._set_up(self._task(request.body))
-        id = self.sessions.begin(world, request.cookie(self._cookie))
-        return Answer(headers=(self._set_cookie(id),))
+        task = self._task(request.body)
+        with self.sessions.room():
+            world = await self._set_up(task)
+        id = self.sessions.begin(world, self._id(request))
+        return Answer(headers=(set_cookie(self._cookie, id),))
 
     async def _call(self, name: str, request: Request) -> Answer:
         with self._session(request) as session:
@@ -165,7 +180,8 @@ class EnvironmentService:
                 raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
             output = await self._played(world, call)
             trajectory.items += (call, output)
-            headers = (self._set_cookie(self._id(request)), *(((wire.ENDED, "true"),) if world.ended else ()))
+            cookie = set_cookie(self._cookie, self._id(request))
+            headers = (cookie, *(((wire.ENDED, "true"),) if world.ended else ()))
         body = output.text.encode("utf-8", "replace")
         refused = output.status == "incomplete"
         return Answer(body, 422 if refused else 200, JSON if is_json(body) else TEXT, headers)
@@ -243,7 +259,7 @@ class EnvironmentService:
     # What needs no session.
 
     async def _sum_up(self, request: Request) -> Answer:
-        return json(self._aggregate(request.read(_Verdicts).verify_responses))
+        return json(self._aggregate(request.read(Verdicts).verify_responses))
 
     async def _mode(self, _: Request) -> Answer:
         return json("stateless" if self._kind.verification == "stateless" else "unsupported")
@@ -264,9 +280,12 @@ class EnvironmentService:
     def _task(self, row: bytes) -> Task:
         task = read_row(row, self._kind.task_type)
         try:
-            self._kind.check_task(task, self._config)
+            with boundary("environment"):
+                self._kind.check_task(task, self._config)
         except ConfigError as error:
             raise invalid(str(error)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
         return task
 
     async def _set_up(self, task: Task) -> Environment[Any]:
@@ -294,11 +313,10 @@ class EnvironmentService:
     def _session(self, request: Request) -> Any:
         return self.sessions.entered(self._id(request))
 
-    def _set_cookie(self, id: str) -> tuple[str, str]:
-        return "Set-Cookie", f"{self._cookie}={id}; Path=/; HttpOnly; SameSite=Lax"
 
+class Verdicts(msgspec.Struct):
+    """What `/aggregate_metrics` is asked for."""
 
-class _Verdicts(msgspec.Struct):
     verify_responses: list[dict[str, Any]]
 
 

@@ -10,12 +10,12 @@ from uuid import uuid4
 import msgspec
 from msgspec import Raw, Struct
 
-from rollmill.errors import OutageError, RolloutError, boundary
+from rollmill.errors import RolloutError, boundary
 from rollmill.model import Conversation, Model
 from rollmill.serve import chat, events, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, invalid, json
+from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, cookie_name, invalid, json, set_cookie
 from rollmill.serve.openapi import Operation
 from rollmill.types import Item, Reply, Response, Stop, encode, read_item, user
 
@@ -51,7 +51,7 @@ class ModelService:
     def __init__(self, name: str, model: Model, *, guard: Guard = Guard(), hide: Callable[[str], str] = str) -> None:
         self.name = name
         self._model = model
-        self._cookie = f"{type(model).__name__}___{name}"
+        self._cookie = cookie_name(type(model), name)
         self._began = int(time.time())
         self._hide = hide
         self.app = App(name, self._routes(), guard=guard, hide=hide)
@@ -119,13 +119,10 @@ class ModelService:
                 return await self._model.reply(Conversation(asked.items, asked.params, id, turn))
         except RolloutError as error:
             raise wire.failed(error.failure) from error
-        except OutageError as error:
-            raise Problem(503, "outage", str(error)) from None
 
     def _set_cookie(self, request: Request) -> tuple[str, str]:
         """What keeps a client that sends it back on one replica of the model."""
-        id = request.cookie(self._cookie) or uuid4().hex
-        return "Set-Cookie", f"{self._cookie}={id}; Path=/; HttpOnly; SameSite=Lax"
+        return set_cookie(self._cookie, request.cookie(self._cookie) or uuid4().hex)
 
 
 def response_of(reply: Reply, model: str, asked: Mapping[str, Raw]) -> dict[str, Any]:

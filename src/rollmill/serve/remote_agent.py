@@ -10,22 +10,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.environment import Compute, Environment
-from rollmill.errors import CallerError, ConfigError, ContractError, OutageError, RolloutError
+from rollmill.errors import ContractError, OutageError, RolloutError
 from rollmill.model import Conversation, Model
 from rollmill.net.connection import Answer, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.remote_environment import refusal, unanswered
-from rollmill.store.schema import read_row
+from rollmill.store.schema import UNREADABLE, read_row
 from rollmill.types import Failure, Reply, Response, Reward, Rollout, Slot, Stop, Task, Trajectory, decode
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
-_STOPS_THE_RUN: dict[str, type[CallerError | OutageError]] = {
-    "outage": OutageError,
-    "config": ConfigError,
-    "contract": ContractError,
-    "no_token": ConfigError,
-}
+_UNREADABLE = (*UNREADABLE, ValueError, TypeError)
 
 
 class Elsewhere(Environment[Task]):
@@ -87,9 +81,6 @@ class RemoteAgent:
         return rollout.stop
 
     def _failed(self, answer: Answer, trajectory: Trajectory) -> Exception:
-        said = f"{self._client.url}/run answered {answer.status}: {wire.said(answer.body)}"
-        if kind := _STOPS_THE_RUN.get(wire.code(answer.body)):
-            return kind(f"the agent {self.name}: {said}")
         with suppress(*_UNREADABLE):
             told = decode(answer.body, type=_Told)
             trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))

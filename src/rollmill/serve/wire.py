@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw, Struct
 
-from rollmill.errors import ModelFault
+from rollmill.errors import CallerError, ConfigError, ContractError, ModelFault, OutageError
 from rollmill.serve.http import Problem, invalid
-from rollmill.store.schema import read_usage
+from rollmill.store.schema import UNREADABLE, read_usage
 from rollmill.types import (
     Failure,
     FunctionCallOutput,
@@ -145,13 +145,16 @@ _OF_MODEL: dict[ModelFault | str, int] = {
     "timeout": 504,
     "malformed": 502,
 }
+# A stored rollout that its world does not answer as it did is the client's.
+_OF_OTHERS = {"timeout": 504, "replay_differs": 422}
 
 
 def failed(failure: Failure, **more: Any) -> Problem:
     """A failure with its address, as a service tells of it."""
-    status = _OF_MODEL.get(failure.kind, 500) if failure.where == "model" else 504 if failure.kind == "timeout" else 500
+    known = _OF_MODEL if failure.where == "model" else _OF_OTHERS
+    status = known.get(failure.kind, 500)
     after = failure.retry_after_s
-    headers = () if after is None else (("Retry-After", f"{after:.0f}"),)
+    headers = () if after is None else (("Retry-After", str(math.ceil(after))),)
     message = f"{failure.where}: {failure.detail}"
     return Problem(
         status, f"{failure.where}_{failure.kind}", message, more={"failure": failure, **more}, headers=headers
@@ -175,15 +178,29 @@ def code(body: bytes) -> str:
     """The word by which an answer says what is wrong, if it does."""
     try:
         return str(decode(body, type=_Wrong).error.code or "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ""
+
+
+_STOPS_THE_RUN: dict[str, type[CallerError | OutageError]] = {
+    "outage": OutageError,
+    "config": ConfigError,
+    "contract": ContractError,
+    "no_token": ConfigError,
+}
+
+
+def stopping(body: bytes, said: str) -> CallerError | OutageError | None:
+    """What every other request would come to, too, where an answer tells of that."""
+    kind = _STOPS_THE_RUN.get(code(body))
+    return kind(said) if kind else None
 
 
 def said(body: bytes) -> str:
     """What an answer says is wrong, in one line."""
     try:
         text = decode(body, type=_Wrong).error.message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         text = body[:2000].decode("utf-8", "replace")
     return " ".join(text.split())[:400] or "nothing"
 
@@ -192,7 +209,7 @@ def read_failure(body: bytes) -> Failure | None:
     """The failure that a service of ours tells of, if it does."""
     try:
         return decode(body, type=_Told).failure
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 

@@ -172,7 +172,8 @@ class Parts:
             instance = self._instances[name]
             if name in self._addresses:
                 # What fails there is tried again there.
-                remote = RemoteModel(model_name(self._instances, instance), self._client(name))
+                called = model_name(self._instances, instance)
+                remote = RemoteModel(called, self._client(name), self._spans_of(name), label=name)
                 self._persistent[name] = await self._stack.enter_async_context(remote)
                 return remote
             model = make_model(instance)

@@ -13,6 +13,7 @@ from rollmill.cli.guard import guarded
 COMMANDS = {
     "collect": "collect",
     "serve": "serve",
+    "e2e": "e2e",
     "estimate": "estimate",
     "status": "status",
     "merge": "merge",

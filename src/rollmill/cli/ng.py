@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "serve",
     "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "e2e_collect_rollouts": "e2e",
     "materialize_prompts": "render",
     "prepare_data": "prepare",
     "download_dataset_from_hf": "download",

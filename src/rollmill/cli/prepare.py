@@ -18,7 +18,7 @@ from rollmill.cli.spelling import add_options, spelled
 from rollmill.cli.tasks import AgentRoute
 from rollmill.collection.report import counted
 from rollmill.collection.source import Player
-from rollmill.config import Dataset, Instance, load
+from rollmill.config import Config, Dataset, Instance, load
 from rollmill.data.prepare import Source, prepare
 from rollmill.data.prompts import load_prompt
 from rollmill.errors import ConfigError
@@ -86,7 +86,13 @@ def _run(words: Sequence[str], initial: Mapping[str, Any] | None = None, files: 
     config = load(words, options=PrepareOptions, files=files, initial=given, models_given=True)
     for warning in config.warnings:
         say(warning)
-    options = config.options
+    for line in lines(config, config.options):
+        print(line)
+    return 0
+
+
+def lines(config: Config[Any], options: PrepareOptions) -> Iterator[str]:
+    """What was made of the datasets of a configuration; it is made while this is read."""
     wanted = list(_in_scope(config.instances, options.mode))
     missing = missing_of(dataset for _, dataset in wanted)
     if options.should_download and options.mode == "train_preparation":
@@ -97,12 +103,11 @@ def _run(words: Sequence[str], initial: Mapping[str, Any] | None = None, files: 
     out = Path(options.output_dirpath)
     made = prepare(sources, out, overwrite=options.overwrite_metrics_conflicts)
     for source in sources:
-        print(f"{source.agent}: {source.dataset.name} ({source.dataset.type}), {source.path}")
+        yield f"{source.agent}: {source.dataset.name} ({source.dataset.type}), {source.path}"
         why = "" if source.has_own_place else " (in the output folder: that of the dataset is not yours to write to)"
-        print(f"  {source.beside(out, 'metrics.json')}, {source.beside(out, 'prepare.jsonl')}{why}")
+        yield f"  {source.beside(out, 'metrics.json')}, {source.beside(out, 'prepare.jsonl')}{why}"
     for one in made:
-        print(f"Prepared: {one.path} ({counted(one.rows, 'row')}); {one.metrics}")
-    return 0
+        yield f"Prepared: {one.path} ({counted(one.rows, 'row')}); {one.metrics}"
 
 
 def _in_scope(instances: Mapping[str, Instance], mode: str) -> Iterator[tuple[str, Dataset]]:

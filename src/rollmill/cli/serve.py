@@ -97,6 +97,8 @@ async def serve(config: Config[ServeOptions], instances: dict[str, Instance]) ->
         stopping.cancel()
         await supervisor.__aexit__(None, None, None)
     print(f"Stopped {len(instances)} services.")
+    if options.profiling_enabled:
+        print(f"Profiles: {options.profiling_results_dirpath}/*/*.log")
     return 0
 
 

@@ -23,7 +23,21 @@ from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
 from rollmill.store.schema import is_json
 from rollmill.tools import Tool
-from rollmill.types import FunctionCall, Response, Rollout, Slot, Stop, Task, Trajectory, encode, read_item, read_task
+from rollmill.types import (
+    Failure,
+    FunctionCall,
+    FunctionCallOutput,
+    Response,
+    Rollout,
+    Slot,
+    Spans,
+    Stop,
+    Task,
+    Trajectory,
+    encode,
+    read_item,
+    read_task,
+)
 
 RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 """The paths that no tool can have."""
@@ -62,8 +76,9 @@ class EnvironmentService:
         place: str = "",
         relay: Relay = Relay({}),
         hide: Callable[[str], str] = str,
+        spans: Spans | None = None,
     ) -> None:
-        """`place` begins the ids of this process's sessions, and `relay` knows the other processes."""
+        """`place` begins the ids of this process's sessions, `relay` knows the other processes, `spans` profiles."""
         for tool in kind.tools:
             if tool in RESERVED:
                 raise ContractError(f"{kind.__name__}: as a service it cannot have a tool called {tool}; rename it")
@@ -71,7 +86,7 @@ class EnvironmentService:
         self._kind, self._world, self._compute, self._aggregate = kind, world, compute, aggregate
         self._config = config or {}
         self._deadlines = deadlines
-        self._watch = Watch()
+        self._watch, self._spans = Watch(), spans
         self._cookie = f"{kind.__name__}___{name}"
         self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
@@ -148,16 +163,24 @@ class EnvironmentService:
                 call = FunctionCall(name=name, arguments=request.body.decode() or "{}", call_id=call_id)
             except UnicodeDecodeError as error:
                 raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
-            try:
-                with Stage("tool", f"tool {name}", self._deadlines.play_s, trajectory, self._watch):
-                    output = await world.call(call)
-            except RolloutError as error:
-                raise wire.failed(error.failure) from error
+            output = await self._played(world, call)
             trajectory.items += (call, output)
             headers = (self._set_cookie(self._id(request)), *(((wire.ENDED, "true"),) if world.ended else ()))
         body = output.text.encode("utf-8", "replace")
         refused = output.status == "incomplete"
         return Answer(body, 422 if refused else 200, JSON if is_json(body) else TEXT, headers)
+
+    async def _played(self, world: Environment[Any], call: FunctionCall) -> FunctionCallOutput:
+        longest_s = self._deadlines.play_s
+        try:
+            # No stage of its own: the call is timed by the world.
+            with self._watch.within(longest_s):
+                return await world.call(call)
+        except TimeoutError:
+            detail = f"{call.name} took longer than {longest_s:g} s"
+            raise wire.failed(Failure("tool", "timeout", detail, retryable=True)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
 
     async def _user(self, request: Request) -> Answer:
         body = request.read(dict[str, Raw])
@@ -251,6 +274,7 @@ class EnvironmentService:
             with boundary("environment"):
                 world = self._world(task)
             world.trajectory = Trajectory(task.prompt)
+            world.trajectory.spans = self._spans
             try:
                 with Stage("environment", "setup", self._deadlines.setup_s, world.trajectory, self._watch):
                     await world.setup()

@@ -69,7 +69,7 @@ class RemoteEnvironment(Environment[Task]):
         return self._offer
 
     async def call(self, call: FunctionCall) -> FunctionCallOutput:
-        with self.trajectory.timed("tools"), boundary("tool"):
+        with self.trajectory.timed("tools", call.name), boundary("tool"):
             try:
                 self._check(call)
             except ToolError as error:

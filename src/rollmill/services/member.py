@@ -23,7 +23,7 @@ from rollmill.services.layout import Group, Served
 from rollmill.services.messages import Fault, Notice, Ready, Serve, Stop, read_report
 from rollmill.services.output import LIMIT, Output
 
-_END_S = 3.0
+_END_S = 8.0
 """How long a process may take to close what it holds."""
 _ANSWER_S = 2.0
 _ASK_AGAIN_S = 0.1

@@ -46,18 +46,14 @@ class Supervisor:
         tree: Tree,
         secrets: list[str],
         say: Callable[[str], None],
-        apart: bool = False,
         head: bool = True,
     ) -> None:
-        """`tree` is the configuration without its `secrets`; with `apart` each instance has a process of its own.
-
-        Without `head` nobody else is told of the services.
-        """
+        """`tree` is the configuration without its `secrets`; without `head` nobody else is told of the services."""
         self._instances, self._options = dict(instances), options
         self._tree, self._secrets, self._say = tree, secrets, say
         self._hide: Callable[[str], str] = functools.partial(mask_text, secrets=secrets)
         self._has_head = head and not options.dry_run
-        self._groups = groups(instances, options, apart=apart)
+        self._groups = groups(instances, options, apart=options.profiling_enabled)
         self._served: dict[str, Served] = {}
         self._members: list[Member] = []
         self._notices: dict[str, str] = {}
@@ -80,6 +76,11 @@ class Supervisor:
 
     async def _start(self) -> None:
         options = self._options
+        if options.profiling_enabled and options.profiling_results_dirpath is None:
+            raise ConfigError(
+                "profiling_enabled=true: where do the profiles go? Give +profiling_results_dirpath=FOLDER, for example "
+                "+profiling_results_dirpath=results/profiling"
+            )
         # Before anything is started: a port that is taken, or a host that needs a token.
         head = self._guard(options.head_server.host)
         listening = _head_socket(options) if self._has_head else None
@@ -196,6 +197,8 @@ class Supervisor:
             wait_s=options.model_endpoint_readiness_timeout_seconds,
             worker=worker,
             dry=options.dry_run,
+            profiles=str(Path(options.profiling_results_dirpath or "").absolute()) if options.profiling_enabled else "",
+            required_str=options.required_str,
         )
 
     def _noticed(self, notice: Notice) -> None:

@@ -21,6 +21,7 @@ from rollmill.config import Instance
 from rollmill.config.secrets import mask_text
 from rollmill.config.tree import Tree
 from rollmill.errors import ConfigError, RunError
+from rollmill.instances import addresses_of
 from rollmill.launch import Setup
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
@@ -124,7 +125,7 @@ class Supervisor:
 
     @property
     def addresses(self) -> dict[str, str]:
-        return {name: one.url for name, one in self._served.items()}
+        return addresses_of(self._instances) | {name: one.url for name, one in self._served.items()}
 
     @property
     def notices(self) -> dict[str, str]:
@@ -180,7 +181,7 @@ class Supervisor:
             limits=options.limits,
             outage_s=options.outage_s,
             deadlines=options.deadlines,
-            addresses={name: one.url for name, one in self._served.items() if name not in here},
+            addresses={name: url for name, url in self.addresses.items() if name not in here},
             access_token=options.access_token.reveal() if options.access_token else "",
         )
         return Serve(

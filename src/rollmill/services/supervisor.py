@@ -248,8 +248,13 @@ class Supervisor:
             self._count_death(member)
             await asyncio.sleep(0.2 * 2**member.restarts)
             member.restarts += 1
-            await member.start(self._options.start_s)
-            self._say(f"{member.name} is up again")
+            try:
+                await member.start(self._options.start_s)
+            except RunError:
+                if not member.ended.is_set():
+                    raise
+            else:
+                self._say(f"{member.name} is up again")
 
     def _count_death(self, member: Member) -> None:
         if self._options.when_a_service_dies == "stop":

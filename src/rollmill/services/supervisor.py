@@ -223,7 +223,8 @@ class Supervisor:
         members = [member for member in self._members if member.group is group]
         members = members[: len(served.sockets)]
         pids = [member.pid for member in members if member.pid is not None]
-        state = "ready" if len(pids) == len(members) else "restarting"
+        ready = all(member.serving for member in members)
+        state = "ready" if ready else "restarting" if any(member.restarts for member in members) else "starting"
         return Shown(
             name=name,
             server_type=instance.kind,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.model import Conversation
 from rollmill.serve.http import Problem, invalid
+from rollmill.store.schema import UNREADABLE
 from rollmill.types import FunctionCall, Item, Message, Reasoning, Reply, Stop, decode, encode, read_item
 
 _RENAMED = {"max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens"}
@@ -114,7 +114,7 @@ def _assistant(said: _Said) -> Iterator[Item]:
 def _item(**fields: Any) -> Item:
     try:
         return read_item(encode(fields))
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise invalid(f"`messages`: {error}") from None
 
 

@@ -20,7 +20,7 @@ from rollmill.serve.guard import Guard
 from rollmill.serve.http import JSON, TEXT, Answer, Problem, Request, cookie_name, invalid, json, read, set_cookie
 from rollmill.serve.openapi import ANY_OBJECT, Operation
 from rollmill.serve.sessions import Session, Sessions
-from rollmill.store.schema import is_json
+from rollmill.store.schema import UNREADABLE, is_json
 from rollmill.tools import Tool
 from rollmill.types import FunctionCall, Response, Rollout, Slot, Stop, Task, Trajectory, encode, read_item, read_task
 
@@ -29,13 +29,17 @@ RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 
 Aggregate = Callable[[Iterable[dict[str, Any]]], dict[str, Any]]
 
-_ROW: dict[str, Any] = {"type": "object", "required": ["responses_create_params"]}
-_ROWS = {
+_INPUT = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+_PARAMS = {"type": "object", "required": ["input"], "properties": {"input": _INPUT}}
+ROWS: dict[str, Any] = {
     "type": "object",
     "required": ["verify_responses"],
     "properties": {"verify_responses": {"type": "array", "items": {"type": "object"}}},
 }
+"""The schema of what `/aggregate_metrics` takes."""
 _VERDICT = {"type": "object", "required": ["reward"], "properties": {"reward": {"type": "number"}}}
+# The model is told in a text, or a route that there is no session.
+_REFUSED = {"type": "object", "required": ["error"], "properties": {"error": {"type": ["string", "object"]}}}
 _RESPONSE = {
     "type": "object",
     "required": ["output"],
@@ -83,17 +87,18 @@ class EnvironmentService:
             await self.sessions.close()
 
     def _routes(self) -> list[Route]:
-        session = (409, 410, 500, 503, 504)
-        whole = {**_ROW, "required": ["responses_create_params", "response"], "properties": {"response": _RESPONSE}}
+        session = (409, 410, 503, 504)
+        row = row_schema(self._kind.task_type)
+        whole = {"allOf": [row, {"type": "object", "required": ["response"], "properties": {"response": _RESPONSE}}]}
         routes = [
-            Route("POST", "/seed_session", self._seed, Operation("Begin a task", _ROW, problems=(503, 504)), long=True),
+            Route("POST", "/seed_session", self._seed, Operation("Begin a task", row, problems=(503, 504)), long=True),
             Route(
                 *("POST", "/verify", self._verify),
                 Operation("Judge what happened", whole, _VERDICT, problems=session),
                 long=True,
             ),
             Route("POST", "/close", self._end, Operation("End the session")),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", _ROWS)),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
         ]
@@ -115,6 +120,7 @@ class EnvironmentService:
             {},
             problems=(409, 410, 422, 504),
             content_types=(JSON, TEXT.partition(";")[0]),
+            refusal=_REFUSED,
         )
         return Route("POST", f"/{tool.name}", call, operation, long=True)
 
@@ -266,6 +272,17 @@ class EnvironmentService:
         return self.sessions.entered(self._id(request))
 
 
+def row_schema(kind: type[Task]) -> dict[str, Any]:
+    """What a row of these tasks is, as far as their types say it."""
+    try:
+        schema = msgspec.json.schema(kind)
+    except TypeError:
+        # A type that its author reads in a way of his own.
+        schema = msgspec.json.schema(Task)
+    schema["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]["responses_create_params"] = _PARAMS
+    return schema
+
+
 class Verdicts(msgspec.Struct):
     """What `/aggregate_metrics` is asked for."""
 
@@ -284,19 +301,19 @@ def read_row(row: bytes, kind: Kind) -> Task:
         return task
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
 
 
 def _response(raw: Raw) -> Response:
     try:
         return wire.read_response(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`response`: {error}") from None
 
 
 def _item(raw: Raw) -> Any:
     try:
         return read_item(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`items`: {error}") from None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import RolloutError, boundary
@@ -17,6 +16,7 @@ from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, cookie_name, invalid, json, set_cookie
 from rollmill.serve.openapi import Operation
+from rollmill.store.schema import UNREADABLE
 from rollmill.types import Item, Reply, Response, Stop, encode, read_item, user
 
 _OF_MODEL = (400, 429, 502, 503, 504)
@@ -161,5 +161,5 @@ def _items(given: str | list[Raw]) -> tuple[Item, ...]:
         return (user(given),)
     try:
         return tuple(map(read_item, given))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`input`: {error}") from None

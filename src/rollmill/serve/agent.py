@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from rollmill.errors import ConfigError
-from rollmill.serve import events, wire
+from rollmill.serve import events, schemas, wire
 from rollmill.serve.app import App, Route
-from rollmill.serve.environment import ROWS, Aggregate, Verdicts, read_row, row_schema
+from rollmill.serve.environment import Aggregate, Verdicts, read_row
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, invalid, json
 from rollmill.serve.model import response_of
@@ -26,6 +26,9 @@ Play = Callable[[Task], Awaitable[Rollout]]
 
 
 class _Asked(Struct):
+    """A request of the Responses API, as far as it is no part of the task that becomes of it."""
+
+    input: Raw
     stream: bool | None = None
 
 
@@ -58,14 +61,14 @@ class AgentService:
 
     def _routes(self) -> list[Route]:
         verified = {"type": "object", "required": ["reward", "response"]}
-        asked = {"type": "object", "required": ["input"], "properties": {"stream": {"type": ["boolean", "null"]}}}
-        run = Operation("Play a task and judge it", row_schema(self._player.task_type), verified, problems=_OF_ROLLOUT)
+        asked = schemas.of(_Asked, input=schemas.INPUT)
+        run = Operation("Play a task and judge it", schemas.row(self._player.task_type), verified, problems=_OF_ROLLOUT)
         both = (JSON, EVENTS.partition(";")[0])
         answer = Operation("Play a conversation", asked, problems=_OF_ROLLOUT, content_types=both)
         return [
             Route("POST", "/run", self._run, run, long=True),
             Route("POST", "/v1/responses", self._respond, answer, long=True),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many rollouts", ROWS)),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many rollouts", schemas.ROWS)),
         ]
 
     async def _run(self, request: Request) -> Answer:

@@ -14,7 +14,7 @@ from rollmill.deadline import Watch
 from rollmill.environment import Compute, Environment, World
 from rollmill.errors import ConfigError, ContractError, RolloutError, boundary
 from rollmill.rollout import Deadlines, Stage, close_world, verify_again
-from rollmill.serve import wire
+from rollmill.serve import schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import JSON, TEXT, Answer, Problem, Request, cookie_name, invalid, json, read, set_cookie
@@ -29,22 +29,9 @@ RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 
 Aggregate = Callable[[Iterable[dict[str, Any]]], dict[str, Any]]
 
-_INPUT = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
-_PARAMS = {"type": "object", "required": ["input"], "properties": {"input": _INPUT}}
-ROWS: dict[str, Any] = {
-    "type": "object",
-    "required": ["verify_responses"],
-    "properties": {"verify_responses": {"type": "array", "items": {"type": "object"}}},
-}
-"""The schema of what `/aggregate_metrics` takes."""
 _VERDICT = {"type": "object", "required": ["reward"], "properties": {"reward": {"type": "number"}}}
 # The model is told in a text, or a route that there is no session.
 _REFUSED = {"type": "object", "required": ["error"], "properties": {"error": {"type": ["string", "object"]}}}
-_RESPONSE = {
-    "type": "object",
-    "required": ["output"],
-    "properties": {"output": {"type": "array", "items": {"type": "object"}}},
-}
 
 
 class EnvironmentService:
@@ -88,8 +75,7 @@ class EnvironmentService:
 
     def _routes(self) -> list[Route]:
         session = (409, 410, 503, 504)
-        row = row_schema(self._kind.task_type)
-        whole = {"allOf": [row, {"type": "object", "required": ["response"], "properties": {"response": _RESPONSE}}]}
+        row, whole = schemas.row(self._kind.task_type), schemas.judged(self._kind.task_type)
         routes = [
             Route("POST", "/seed_session", self._seed, Operation("Begin a task", row, problems=(503, 504)), long=True),
             Route(
@@ -98,12 +84,12 @@ class EnvironmentService:
                 long=True,
             ),
             Route("POST", "/close", self._end, Operation("End the session")),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", ROWS)),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", schemas.ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
         ]
         if self._has_user:
-            items = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "object"}}}}
+            items = {"type": "object", "properties": {"items": schemas.ITEMS}}
             operation = Operation("The user's next words", items, problems=session)
             routes.append(Route("POST", "/rollmill/user", self._user, operation))
         routes += [self._tool(tool) for tool in self._kind.tools.values()]
@@ -270,17 +256,6 @@ class EnvironmentService:
 
     def _session(self, request: Request) -> Any:
         return self.sessions.entered(self._id(request))
-
-
-def row_schema(kind: type[Task]) -> dict[str, Any]:
-    """What a row of these tasks is, as far as their types say it."""
-    try:
-        schema = msgspec.json.schema(kind)
-    except TypeError:
-        # A type that its author reads in a way of his own.
-        schema = msgspec.json.schema(Task)
-    schema["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]["responses_create_params"] = _PARAMS
-    return schema
 
 
 class Verdicts(msgspec.Struct):

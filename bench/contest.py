@@ -85,14 +85,14 @@ def contest(bench: Bench, work: Work, contenders: dict[str, Contender]) -> dict[
     rates: dict[str, list[Rate]] = {name: [] for name in contenders}
     for turn in range(bench.rounds):
         for name, contender in contenders.items():
-            costs = [(count, _cost(bench, work, contender, source, count)) for count in (few, many)]
+            costs = [(count, cost(bench, work, contender, source, count)) for count in (few, many)]
             rates[name].append(measure.rate(*costs))
             one = rates[name][-1]
             say(f"  {turn + 1}. {name}: {one.per_s:,.0f} rollouts/s, {one.cpu_ms:.3f} ms of CPU each")
     return rates
 
 
-def _cost(bench: Bench, work: Work, contender: Contender, source: Path, count: int) -> measure.Cost:
+def cost(bench: Bench, work: Work, contender: Contender, source: Path, count: int) -> measure.Cost:
     out = bench.folder / "out.jsonl"
     forget(out)
     bench.server.reset()

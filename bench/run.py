@@ -1,4 +1,4 @@
-"""The benchmark: `run.py [one-turn tools latency workers journal million profile]`, all of them by default.
+"""The benchmark: `run.py [one-turn tools services latency … profiling]`, all of its parts by default.
 
 Each part prints its section, and puts it in the place of the last one in `results.md`.
 """
@@ -19,6 +19,8 @@ from million import million
 from report import Bar, Section, spread
 from server import Server
 from where import profile
+
+from services import services
 
 HERE = Path(__file__).parent
 AGAINST_THE_FLOOR: dict[str, Contender] = {"floor": floor("aiohttp"), "rollmill": ours(), "raw floor": floor("raw")}
@@ -66,7 +68,7 @@ def latency(bench: Bench) -> Section:
 def workers(bench: Bench) -> Section:
     work = Work("single", "single-0", "Costly", 128, few=400, many=4_400)
     rates = contest(bench, work, {f"workers={count}": ours(f"+workers={count}") for count in (1, 2)})
-    gain = ratios(rates["workers=2"], rates["workers=1"], lambda rate: rate.per_s)
+    gain = ratios(rates["workers=2"], rates["workers=1"], _per_s)
     return Section(
         "workers",
         "One model call a rollout, answered at once, and a reward that takes 2 ms of CPU.",
@@ -76,20 +78,54 @@ def workers(bench: Bench) -> Section:
     )
 
 
+def profiling(bench: Bench) -> Section:
+    profiled = ours("+profiling_enabled=true", f"+profiling_results_dirpath={bench.folder / 'profiling'}")
+    script = "tools4.get_synonym_value-0"
+    works = {
+        "one turn": Work("single", "single-0", "Boxed", 128, few=2_000, many=14_000),
+        "tools": Work("tools", script, "Synonyms", 128, few=1_100, many=4_100, calls=5),
+        "latency": Work("single", "single-200", "Boxed", 128, few=1_280, many=6_400),
+    }
+    rows: list[list[str]] = []
+    for name, work in works.items():
+        rates = contest(bench, work, {"off": ours(), "on": profiled})
+        speed, cpu = (ratios(rates["on"], rates["off"], number) for number in (_per_s, _cpu_ms))
+        rows += _absolutes(rates, name)
+        rows.append([f"on against off, {name}", spread(speed), spread(cpu), ""])
+    return Section(
+        "profiling",
+        "The same collection with profiling_enabled and without, 128 in flight: one model call answered at once, five "
+        "with tools, and one that is answered after 200 ms.",
+        [],
+        HEADER,
+        rows,
+    )
+
+
 PARTS = {
     "one-turn": one_turn,
     "tools": tools,
+    "services": services,
     "latency": latency,
     "workers": workers,
     "journal": journal,
     "million": million,
     "profile": profile,
+    "profiling": profiling,
 }
 
 
 def _ratios(rates: dict[str, list[Rate]]) -> tuple[list[float], list[float]]:
     us, them = rates["rollmill"], rates["floor"]
-    return ratios(us, them, lambda rate: rate.per_s), ratios(us, them, lambda rate: rate.cpu_ms)
+    return ratios(us, them, _per_s), ratios(us, them, _cpu_ms)
+
+
+def _per_s(rate: Rate) -> float:
+    return rate.per_s
+
+
+def _cpu_ms(rate: Rate) -> float:
+    return rate.cpu_ms
 
 
 def _absolutes(rates: dict[str, list[Rate]], place: str) -> list[list[str]]:

@@ -2,10 +2,14 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -47,6 +51,51 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+class Services:
+    """What `ng_run` serves."""
+
+    def __init__(self, shell: Shell, words: Sequence[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.head = f"+head_server.port={self.port}"
+        self.process = shell.start("ng_run", *words, self.head)
+        self.said: list[str] = []
+        for line in self.process.stdout:
+            self.said.append(line)
+            if "servers ready" in line:
+                return
+        _, err = self.process.communicate()
+        raise AssertionError(f"ng_run ended with {self.process.returncode}: {err}")
+
+    def instances(self) -> list[dict]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_instances") as answer:
+            return json.load(answer)
+
+    def url(self, name: str) -> str:
+        return next(one["url"] for one in self.instances() if one["name"] == name)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        _, err = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, err
+
+
+@pytest.fixture
+def serving(shell: Shell) -> Callable[..., AbstractContextManager[Services]]:
+    """Serve a configuration: `with serving("+config_paths=[…]") as services:`."""
+
+    @contextmanager
+    def serve(*words: str) -> Iterator[Services]:
+        services = Services(shell, words)
+        try:
+            yield services
+        finally:
+            if services.process.poll() is None:
+                services.stop()
+
+    return serve
 
 
 class ModelServer:

@@ -1,5 +1,6 @@
 """From names to code: this package's own, and the folders of people beside their working directory."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_ones_own_folder_hides_the_packages_one(folder: Path):
     assert plugins.environment("mcqa", "app.py").__name__ == "Corner"
 
 
+def test_ones_own_folders_by_their_names(folder: Path):
+    assert plugins.own_folders("resources_servers") == {}
+    for path in ("resources_servers/corner", "environments/corner", "environments/other", "resources_servers/.venv"):
+        put(folder, f"{path}/app.py", SHOP)
+    put(folder, "resources_servers/README.md", "")
+    assert {name: str(place) for name, place in plugins.own_folders("resources_servers").items()} == {
+        "corner": "resources_servers/corner",
+        "other": "environments/other",
+    }
+    assert plugins.own_folders("responses_api_agents") == {}
+
+
 def test_a_model_is_a_class_with_reply_or_make_and_fields(folder: Path):
     put(folder, "responses_api_models/echo/app.py", ECHO)
     module = plugins.model("echo")
@@ -96,3 +109,12 @@ def test_what_never_imports_this_package_is_a_program(folder: Path):
     put(folder, "resources_servers/foreign/app.py", "import http.server\n")
     with pytest.raises(ConfigError, match="a program of its own"):
         plugins.environment("foreign")
+
+
+def test_what_fails_to_import_is_named_with_the_way_to_it(folder: Path):
+    put(folder, "resources_servers/broken/app.py", "import rollmill as rm\n\ndef go():\n    return missing\n\ngo()\n")
+    with pytest.raises(ConfigError) as caught:
+        plugins.environment("broken")
+    first, *way = str(caught.value).splitlines()
+    assert re.fullmatch(r".*broken/app.py could not be imported: NameError: .* \(app.py:4, in go\)", first)
+    assert [re.sub(r".*/", "", line) for line in way] == ["app.py:6: go()", "app.py:4: return missing"]

@@ -6,16 +6,28 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias
+from time import perf_counter
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias
 
 from msgspec import Raw
 
 from rollmill.errors import ContractError, ToolError, boundary
 from rollmill.model import Model
 from rollmill.tools import Tool, is_tool, output_text
-from rollmill.types import FunctionCall, FunctionCallOutput, Response, Reward, T, Task, Trajectory, encode, number
+from rollmill.types import (
+    FunctionCall,
+    FunctionCallOutput,
+    Response,
+    Reward,
+    Spans,
+    T,
+    Task,
+    Trajectory,
+    encode,
+    number,
+)
 
 Verification: TypeAlias = Literal["stateless", "replay", "unsupported"]
 
@@ -168,7 +180,7 @@ class Environment(Generic[T]):
 
         The output of a call that did not reach its end has the status `incomplete`.
         """
-        with self.trajectory.timed("tools"), boundary("tool"):
+        with self.trajectory.timed("tools", call.name), boundary("tool"):
             try:
                 return FunctionCallOutput(call_id=call.call_id, output=await self._call(call))
             except ToolError as error:
@@ -179,21 +191,38 @@ class Environment(Generic[T]):
         tool = self.tools.get(call.name)
         if tool is None:
             raise ToolError(f"Unknown tool: {call.name}. The tools are: {', '.join(self.tools) or 'none'}")
-        return output_text(await _settled(tool.method(self, **tool.read(call.arguments))))
+        arguments = tool.read(call.arguments)
+        if self.trajectory.spans is None:
+            return output_text(await _settled(tool.method(self, **arguments)))
+        working = _called(tool.method, self, **arguments)
+        return output_text(await held(self.trajectory.spans, f"tool {call.name}", working))
 
     async def score(self, compute: Compute) -> Reward:
         """The reward of what happened."""
         if not self.rewards:
-            return _reward(await _settled(self.verify(self.task, self.trajectory.response())))
+            return _reward(await self._verified(self.trajectory.response()))
+        spans = self.trajectory.spans
         parts: dict[str, float] = {}
         metrics: dict[str, float] = {}
         for name, part in self.rewards.items():
-            if part.cpu:
-                value = await compute(part, self.task, self.trajectory, self.snapshot())
-            else:
-                value = await _settled(part.function(self))
+            began = 0.0 if spans is None else perf_counter()
+            try:
+                if part.cpu:
+                    value = await compute(part, self.task, self.trajectory, self.snapshot())
+                elif spans is None:
+                    value = await _settled(part.function(self))
+                else:
+                    value = await held(spans, f"verify {name}", _called(part.function, self))
+            finally:
+                if spans is not None:
+                    spans.add("verify", perf_counter() - began, name)
             (parts if part.weight else metrics)[name] = number(name, value) * (part.weight or 1)
         return Reward(math.fsum(parts.values()), parts, metrics)
+
+    async def _verified(self, response: Response) -> Any:
+        if self.trajectory.spans is None:
+            return await _settled(self.verify(self.task, response))
+        return await held(self.trajectory.spans, "verify", _called(self.verify, self.task, response))
 
 
 World: TypeAlias = Callable[[Any], Environment[Any]]
@@ -216,6 +245,52 @@ async def opened(
 
 async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+async def _called(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    return await _settled(function(*arguments, **named))
+
+
+async def held(spans: Spans, what: str, working: Coroutine[Any, Any, Any]) -> Any:
+    """Await it, and tell how long it held the event loop: for so long nothing else went on."""
+    steps = _Steps(working)
+    try:
+        return await steps
+    finally:
+        spans.add("held", steps.seconds, what)
+
+
+class _Steps:
+    """Awaits a coroutine step by step, and counts the time of its steps without what lies between them."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self.seconds = 0.0
+
+    def __await__(self) -> Self:
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+        began = perf_counter()
+        try:
+            return step(*given)
+        finally:
+            self.seconds += perf_counter() - began
 
 
 def _reward(value: Any) -> Reward:

@@ -21,21 +21,23 @@ from rollmill.instances import (
     environment_instance,
     environment_kind,
     environment_of,
-    is_reference,
     make_agent,
     make_model,
     model_name,
+    other_models,
     own_fields,
     reference,
 )
 from rollmill.local import LocalWorker, Seat
 from rollmill.model import Endpoint, Model, Secret
 from rollmill.net.connection import CallDeadlines
+from rollmill.profiling.profile import Profile
 from rollmill.rollout import Deadlines, Deferred, at_once
 from rollmill.serve.client import Client
 from rollmill.serve.remote_agent import Elsewhere, NamedModel, RemoteAgent
 from rollmill.serve.remote_environment import RemoteWorld
 from rollmill.serve.remote_model import RemoteModel
+from rollmill.types import Spans
 from rollmill.verification.pool import RewardPool
 
 _CALL_ATTEMPTS = 6
@@ -69,14 +71,18 @@ class Setup(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
-    """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer."""
+async def assemble(setup: Setup, profile: Profile | None = None) -> AsyncIterator[LocalWorker]:
+    """A worker in this process, with its live parts. Raises `ConfigError` if an endpoint does not answer.
+
+    A `profile` hears of all that the worker does; whoever gives it has started it.
+    """
+    spans = profile.spans if profile else None
     async with AsyncExitStack() as stack:
-        parts = Parts(setup, stack)
+        parts = Parts(setup, stack, spans=spans)
         for name in sorted(setup.agents):
             await parts.seat(name)
         await asyncio.gather(*(model.check() for model in parts.models.values() if isinstance(model, Endpoint)))
-        compute = await stack.enter_async_context(RewardPool())
+        compute = await stack.enter_async_context(RewardPool(profile=profile))
         yield LocalWorker(
             parts.seat,
             compute,
@@ -85,17 +91,22 @@ async def assemble(setup: Setup) -> AsyncIterator[LocalWorker]:
             calls=parts.calls,
             deadlines=setup.deadlines,
             judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
+            spans=spans,
         )
 
 
-async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
+async def check_endpoint(
+    instances: Mapping[str, Instance], agent: str | None, addresses: Mapping[str, str] = {}
+) -> None:
     """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
     agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
     name = agent or (agents[0] if len(agents) == 1 else None)
-    if name not in agents or name is None:
+    if name not in agents or name is None or name in addresses:
         return
     policy = reference(instances[name], "model_server", "responses_api_models")
-    if policy in instances and isinstance(model := make_model(instances[policy]), Endpoint):
+    if policy not in instances or policy in addresses:
+        return
+    if isinstance(model := make_model(instances[policy]), Endpoint):
         await model.check()
 
 
@@ -110,8 +121,10 @@ def for_a_run(model: Model, make: Callable[[], Calls]) -> Model:
 class Parts:
     """Makes each instance once, when it is first needed, and enters what has to be entered."""
 
-    def __init__(self, setup: Setup, stack: AsyncExitStack, persist: Persist = for_a_run) -> None:
-        self._setup = setup
+    def __init__(
+        self, setup: Setup, stack: AsyncExitStack, persist: Persist = for_a_run, *, spans: Spans | None = None
+    ) -> None:
+        self._setup, self._spans = setup, spans
         self._instances, self._addresses = setup.instances, setup.addresses
         self._stack, self._persist = stack, persist
         self.models: dict[str, Model] = {}
@@ -163,7 +176,8 @@ class Parts:
             instance = self._instances[name]
             if name in self._addresses:
                 # What fails there is tried again there.
-                remote = RemoteModel(model_name(self._instances, instance), self._client(name))
+                called = model_name(self._instances, instance)
+                remote = RemoteModel(called, self._client(name), self._spans_of(name), label=name)
                 self._persistent[name] = await self._stack.enter_async_context(remote)
                 return remote
             model = make_model(instance)
@@ -198,9 +212,18 @@ class Parts:
                 throttle=throttle,
                 rates=_rates(limits),
                 outage_s=setup.outage_s,
+                spans=self._spans_of(name),
             )
             self.calls.append(self._calls[name])
         return self._calls[name]
+
+    def _spans_of(self, model: str) -> Spans | None:
+        """The calls of a model that only judges are part of the verification, or of the tool, that makes them."""
+        if self._spans is None:
+            return None
+        agents = (one for one in self._instances.values() if one.kind == "responses_api_agents")
+        played_with = {one.fields.get("model_server", {}).get("name") for one in agents}
+        return self._spans if model in played_with else None
 
     async def world(self, instance: Instance) -> World:
         if instance.name in self._addresses and instance.name not in self._worlds:
@@ -210,10 +233,9 @@ class Parts:
             kind = environment_kind(instance)
             config = own_fields(instance)
             models: dict[str, Model] = {}
-            for field, value in instance.fields.items():
-                if is_reference(value, "responses_api_models"):
-                    # By the field's name, which the environment's author chose, and by the instance's own.
-                    models[field] = models[value["name"]] = await self.model(value["name"])
+            for field, model in other_models(instance).items():
+                # By the field's name, which the environment's author chose, and by the instance's own.
+                models[field] = models[model] = await self.model(model)
             world = await self._stack.enter_async_context(opened(kind, config, models))
             self._worlds[instance.name] = world
         return self._worlds[instance.name]

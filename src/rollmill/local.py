@@ -16,7 +16,7 @@ from rollmill.errors import CallerError
 from rollmill.model import Model
 from rollmill.rollout import Deadlines, Judge, at_once, play
 from rollmill.store.schema import entry_of, write_row
-from rollmill.types import encode
+from rollmill.types import Spans, encode
 
 
 class Seat(Struct, frozen=True):
@@ -44,6 +44,7 @@ class LocalWorker:
         calls: Sequence[Calls] = (),
         deadlines: Deadlines = Deadlines(),
         judge: Judge = at_once,
+        spans: Spans | None = None,
         keep_rollouts: bool = False,
     ) -> None:
         """`keep_rollouts` hands on the records themselves, for a caller who takes them as they end."""
@@ -54,6 +55,7 @@ class LocalWorker:
         self._calls = calls
         self._deadlines = deadlines
         self._judge = judge
+        self._spans = spans
         self._keep_rollouts = keep_rollouts
         self._watch = Watch()
 
@@ -72,6 +74,7 @@ class LocalWorker:
                     deadlines=self._deadlines,
                     judge=self._judge,
                     watch=self._watch,
+                    spans=self._spans,
                 )
         except CallerError as error:
             for calls in self._calls:

@@ -12,6 +12,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from rollmill.environment import Environment
 from rollmill.errors import CallerError, ConfigError, describe, suggestion
 
 ENTRYPOINT = "app.py"
+_STEPS = 4
 _IMPORTS_US = re.compile(r"^\s*(from|import) rollmill\b", re.MULTILINE)
 # What a model backend's folder holds beside backends.
 _NO_BACKENDS = {"chat", "http", "weights"}
@@ -44,6 +46,15 @@ def agents() -> list[str]:
 
 
 _KNOWN = {"resources_servers": environments, "responses_api_models": models, "responses_api_agents": agents}
+# Where somebody's own of a kind are; this package and NeMo Gym have two words for environments.
+_FOLDERS = {kind: (kind, "environments") if kind == "resources_servers" else (kind,) for kind in _KNOWN}
+
+
+def own_folders(kind: str) -> dict[str, Path]:
+    """Somebody's own server folders beside the working directory, by their names; of two, the first is meant."""
+    places = [place for folder in map(Path, _FOLDERS[kind]) if folder.is_dir() for place in sorted(folder.iterdir())]
+    own = [place for place in places if place.is_dir() and not place.name.startswith((".", "_"))]
+    return {place.name: place for place in reversed(own)}
 
 
 def own_file(kind: str, name: str, entrypoint: str | None = None) -> Path | None:
@@ -51,8 +62,7 @@ def own_file(kind: str, name: str, entrypoint: str | None = None) -> Path | None
     if "/" in name or ":" in name:
         # A path is a file of its own, not the name of a folder.
         return None
-    folders = ("resources_servers", "environments") if kind == "resources_servers" else (kind,)
-    places = [Path(folder, name) for folder in folders]
+    places = [Path(folder, name) for folder in _FOLDERS[kind]]
     files = [place / (entrypoint or ENTRYPOINT) for place in places if place.is_dir()]
     # One of this package's may have a folder here with nothing but its data.
     found = [file for file in files if file.is_file() or name not in _KNOWN[kind]()]
@@ -184,4 +194,11 @@ def _importing(name: str) -> Iterator[None]:
     except CallerError:
         raise
     except Exception as error:
-        raise ConfigError(f"{name} could not be imported: {describe(error)}") from error
+        raise ConfigError(f"{name} could not be imported: {describe(error)}{_way(error)}") from error
+
+
+def _way(error: Exception) -> str:
+    """The last steps to where it was raised, those of the import machinery left out, if there are several."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
+    steps = [f"\n  {frame.filename}:{frame.lineno}: {frame.line}" for frame in frames if frame.filename != __file__]
+    return "".join(steps[-_STEPS:]) if len(steps) > 1 else ""

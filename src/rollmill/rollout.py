@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rollmill.agent import Agent
 from rollmill.deadline import Watch
-from rollmill.environment import Compute, Environment, RewardPart, World
+from rollmill.environment import Compute, Environment, RewardPart, World, held
 from rollmill.errors import ContractError, RolloutError, boundary
 from rollmill.model import Conversation, Model
 from rollmill.types import (
@@ -26,8 +26,10 @@ from rollmill.types import (
     Reward,
     Rollout,
     Slot,
+    Spans,
     Stop,
     Task,
+    Timed,
     Trajectory,
     Where,
     number,
@@ -94,13 +96,17 @@ async def play(
     deadlines: Deadlines = Deadlines(),
     judge: Judge = at_once,
     watch: Watch | None = None,
+    spans: Spans | None = None,
 ) -> Rollout:
     """Play a task once. A rollout that failed is returned with its failure; only a wrong caller raises.
 
-    Whoever plays many at once gives them one `watch`.
+    Whoever plays many at once gives them one `watch`. `spans` hears how long everything took but the model calls: who
+    makes those, as `Calls` does, knows how long they waited and how long the model did.
     """
+    began = 0.0 if spans is None else perf_counter()
     watch = watch or Watch()
     trajectory = Trajectory(task.prompt)
+    trajectory.spans = spans
     stop, reward, failure = Stop.FAILED, None, None
     try:
         with boundary("environment"):
@@ -108,7 +114,7 @@ async def play(
         world.trajectory = trajectory
         try:
             with Stage("environment", "setup", deadlines.setup_s, trajectory, watch):
-                await world.setup()
+                await (world.setup() if spans is None else held(spans, "setup", world.setup()))
             trajectory.asked = task = _offer_tools(task, world)
             with Stage("agent", "play", deadlines.play_s, trajectory, watch):
                 stop = await agent.play(task, world, _Metered(model, trajectory), trajectory)
@@ -118,6 +124,8 @@ async def play(
             await close_world(world, deadlines.close_s, watch)
     except RolloutError as error:
         stop, failure = Stop.FAILED, error.failure
+    if spans is not None:
+        spans.add("rollout", perf_counter() - began)
     return Rollout(
         slot=slot or Slot(type(agent).__name__, task.identity),
         task=trajectory.asked or task,
@@ -182,7 +190,7 @@ class _Metered:
         self._model, self._trajectory = model, trajectory
 
     async def reply(self, conversation: Conversation) -> Reply:
-        with self._trajectory.timed("model"), boundary("model"):
+        with Timed(self._trajectory.seconds, "model"), boundary("model"):
             return await self._model.reply(conversation)
 
 
@@ -195,12 +203,12 @@ def _offer_tools(task: Task, world: Environment[Any]) -> Task:
 class Stage:
     """A stage of a rollout: addressed, timed and bounded."""
 
-    __slots__ = ("_began", "_deadline", "_name", "_seconds", "_spent", "_where")
+    __slots__ = ("_began", "_deadline", "_name", "_seconds", "_spans", "_spent", "_where")
 
     def __init__(self, where: Where, name: str, seconds: float, trajectory: Trajectory, watch: Watch) -> None:
         self._where: Where = where
         self._name, self._seconds = name, seconds
-        self._spent = trajectory.seconds
+        self._spent, self._spans = trajectory.seconds, trajectory.spans
         self._deadline = watch.within(seconds)
 
     def __enter__(self) -> None:
@@ -210,7 +218,10 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._spent[self._name] = self._spent.get(self._name, 0.0) + perf_counter() - self._began
+        spent = perf_counter() - self._began
+        self._spent[self._name] = self._spent.get(self._name, 0.0) + spent
+        if self._spans is not None:
+            self._spans.add(self._name, spent)
         try:
             self._deadline.__exit__(kind, error, trace)
         except TimeoutError:

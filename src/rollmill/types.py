@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import urandom
 from time import perf_counter
-from typing import Any, Literal, Self, TypeVar, dataclass_transform
+from typing import Any, Literal, Protocol, Self, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import Raw, Struct
@@ -369,8 +369,17 @@ def read_task(row: bytes, kind: type[T]) -> T:
 # One rollout, while it happens and afterwards.
 
 
+class Spans(Protocol):
+    """Hears how long everything took, each time, where a profile is made."""
+
+    def add(self, stage: str, seconds: float, name: str = "") -> None:
+        """`name` is a part of the stage: one tool of all, one reward, one reason to wait."""
+
+
 class Trajectory:
     """One rollout while it happens: the agent appends, the environment reads, a crash keeps what is there."""
+
+    spans: Spans | None = None
 
     def __init__(self, prompt: Sequence[Item] = ()) -> None:
         self.id = urandom(16).hex()
@@ -402,9 +411,9 @@ class Trajectory:
         """The text of the last thing that the assistant said."""
         return _final_text(self.items)
 
-    def timed(self, stage: str) -> Timed:
-        """A context whose time is added to that of the stage."""
-        return Timed(self.seconds, stage)
+    def timed(self, stage: str, name: str = "") -> Timed:
+        """A context whose time is added to that of the stage; `name` is a part of it that a profile tells apart."""
+        return Timed(self.seconds, stage, self.spans, name)
 
     def restore(self, rollout: Rollout) -> None:
         """Become what a stored rollout was when it ended."""
@@ -419,16 +428,19 @@ class Trajectory:
 class Timed:
     """Counts the time until it is left, however that happens."""
 
-    __slots__ = ("_began", "_seconds", "_stage")
+    __slots__ = ("_began", "_name", "_seconds", "_spans", "_stage")
 
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
-        self._seconds, self._stage = seconds, stage
+    def __init__(self, seconds: dict[str, float], stage: str, spans: Spans | None = None, name: str = "") -> None:
+        self._seconds, self._stage, self._spans, self._name = seconds, stage, spans, name
 
     def __enter__(self) -> None:
         self._began = perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + perf_counter() - self._began
+        spent = perf_counter() - self._began
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + spent
+        if self._spans is not None:
+            self._spans.add(self._stage, spent, self._name)
 
 
 class Response(Struct, frozen=True, dict=True):

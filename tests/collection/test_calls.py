@@ -13,6 +13,7 @@ from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.throttle import Fixed
 from rollmill.errors import ConfigError, ModelError, OutageError, RolloutError
 from rollmill.model import Conversation
+from rollmill.profiling.spans import Spans
 
 ASKED = Conversation(())
 
@@ -72,6 +73,21 @@ async def test_a_call_that_fails_is_made_again_where_it_failed():
     assert len(server.asked) == 3
     assert calls.retries == {"overload": 2}
     assert 1.5 <= calls.waited_s["backoff"] <= 3.0
+
+
+@simulated
+async def test_a_profile_tells_waiting_from_answering():
+    spans = Spans()
+    server = Failing(first(1, ModelError("overload", "busy", retry_after_s=7)), latency_s=2.0)
+    rates = Rates(requests_per_minute=1, clock=clock)
+    model, calls = calls_of(server, throttle=Fixed(1, clock=clock), rates=rates, spans=spans)
+    await asyncio.gather(ends(model), ends(model))
+    asked, queue = spans.stages["model"], spans.stages["queue"]
+    # Two answers, and a refusal that came after a hundredth of a second.
+    assert (asked["simulated"].count, asked["simulated"].total_s) == (3, 4.01)
+    assert queue["permit"].count == 3
+    assert queue.keys() == {"permit", "rate", "pause", "backoff"}
+    assert {why: one.total_s for why, one in queue.items()} == pytest.approx(calls.waited_s)
 
 
 @simulated

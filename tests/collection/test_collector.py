@@ -10,6 +10,7 @@ from rollmill.collection.plan import Feed, Plan
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.worker import Played
 from rollmill.errors import OutageError
+from rollmill.profiling.spans import Spans
 from rollmill.store.index import Index
 from rollmill.store.ledger import Ledger
 from rollmill.store.schema import Entry
@@ -171,6 +172,15 @@ async def test_draining_lets_what_runs_end_and_starts_nothing_more(collector):
     assert worker.drained
     assert one.draining
     assert one.stopped == ""
+
+
+async def test_a_profile_hears_what_a_rollout_waits_for_before_and_after_it_is_played(collector):
+    flaky = rm.Failure("model", "overload", "busy", retryable=True)
+    spans = Spans()
+    one, _ = collector(Player(lambda job: flaky if job.attempt == 1 else None), 3, spans=spans)
+    await one.run()
+    assert {why: span.count for why, span in spans.stages["queue"].items()} == {"begin": 3, "retry": 3}
+    assert spans.stages["store"][""].count == 6
 
 
 async def test_draining_does_not_wait_for_a_retry(collector):

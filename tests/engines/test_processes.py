@@ -15,6 +15,7 @@ from tests.engines.conftest import job
 
 from rollmill.engines.processes import ProcessCrew
 from rollmill.errors import ConfigError, ContractError, RunError
+from rollmill.profiling.profile import Profile
 
 PROGRAM = "rollmill.engines.program"
 
@@ -331,6 +332,26 @@ async def test_environments_are_closed_when_all_is_done(setup, tmp_path):
         await crew.play(job(1))
         pids = workers()
     assert {path.name for path in tmp_path.glob("closed-*")} == {f"closed-{pid}" for pid in pids}
+
+
+async def test_workers_tell_a_profile_what_they_have_measured(setup):
+    profile = Profile()
+    async with crew_of(setup(), 2, profile=profile) as crew:
+        await asyncio.gather(*(crew.play(job(number)) for number in range(20)))
+    found = profile.measured()
+    assert (found.processes, found.lost) == (3, 0)
+    assert found.stages["rollout"][""].count == found.stages["model"]["policy"].count == 20
+    assert {one.name: one.calls for one in found.functions}["World.verify"] == 20
+
+
+async def test_a_worker_that_died_has_told_nothing(setup):
+    profile = Profile()
+    async with crew_of(setup(), 1, profile=profile) as crew:
+        await crew.play(job(1, "dies"))
+        await crew.play(job(2))
+    found = profile.measured()
+    assert (found.processes, found.lost) == (2, 1)
+    assert found.stages["rollout"][""].count == 1
 
 
 async def test_nothing_is_left_of_workers_that_ended_or_were_killed(setup):

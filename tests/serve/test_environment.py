@@ -258,7 +258,6 @@ async def test_a_world_that_must_be_played_is_not_judged_without_a_session():
         ({"response": {"output": [{"type": "message"}]}}, "role"),
         ({"response": {"output": [{"type": "function_call", "name": 1}]}}, "name"),
         ({"response": {"output": [], "usage": {"input_tokens": "many"}}}, "input_tokens"),
-        ({"response": {"output": []}, "rollmill": {"turns": "x"}}, "turns"),
         ({"response": {"output": []}, "answer": 5}, "answer"),
         ({"response": {"output": []}, "responses_create_params": {}}, "input"),
         ({"response": {"output": []}, "responses_create_params": {"input": 5}}, "input"),

@@ -74,7 +74,7 @@ async def test_why_it_ended(incomplete, stop):
         answered({"response": {"output": []}, "reward": "x"}),
         answered(b'{"response": {"output": []}, "reward": 1e999}'),
         answered({"response": {"output": [], "usage": 3}, "reward": 1}),
-        answered({"response": {"output": []}, "reward": 1, "rollmill": {"slot": 3}}),
+        answered({"response": {"output": []}, "reward": 1, "rollmill": {"slot": 3}}, x_rollmill="1"),
         answered({"response": {"output": [], "incomplete_details": 3}, "reward": 1}),
     ],
 )
@@ -83,6 +83,11 @@ async def test_rollouts_that_are_none(answer):
     assert rollout.reward is None
     assert (rollout.failure.where, rollout.failure.kind) == ("agent", "malformed")
     assert len(rollout.failure.detail) < 1000
+
+
+async def test_a_block_of_ours_that_somebody_echoes_is_not_believed():
+    rollout = await played({"response": {"output": [MESSAGE]}, "reward": 1, "rollmill": {"slot": 3}})
+    assert (rollout.reward.value, rollout.turns) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -248,8 +248,8 @@ async def test_what_every_other_rollout_would_come_to_stops_them_all(path, code,
         answered(b'{"reward": 1e999}'),
         answered(b'{"reward": NaN}'),
         answered({"reward": 1, "reward_components": [1]}),
-        answered({"reward": 1, "rollmill": {"metrics": {"x": "y"}}}),
-        answered({"reward": 1, "rollmill": {"added": ["gone"]}}),
+        answered({"reward": 1, "rollmill": {"metrics": {"x": "y"}}}, x_rollmill="1"),
+        answered({"reward": 1, "rollmill": {"added": ["gone"]}}, x_rollmill="1"),
     ],
 )
 async def test_verdicts_that_are_none(answer):

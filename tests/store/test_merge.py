@@ -10,9 +10,10 @@ from msgspec import Raw
 
 import rollmill as rm
 from rollmill.errors import ConfigError, StoreError
+from rollmill.files import write_whole
 from rollmill.store import merge as module
 from rollmill.store.failures import read_failures
-from rollmill.store.folder import run_folder, write_whole
+from rollmill.store.folder import run_folder
 from rollmill.store.ledger import Ledger, Wanted
 from rollmill.store.lines import Line, read_lines
 from rollmill.store.manifest import NAME as MANIFEST

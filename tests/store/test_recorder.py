@@ -10,6 +10,7 @@ from msgspec import Raw
 from tests.store.rows import begun, die, failed, indexed, opened, owed, rewarded, rows_at
 
 import rollmill as rm
+from rollmill.profiling.spans import Spans
 from rollmill.store.recorder import COMMIT_ROLLOUTS, Recorder
 
 each_durability = pytest.mark.parametrize("durability", ["process", "os", "power"])
@@ -269,6 +270,15 @@ async def test_a_run_that_is_cancelled_leaves_everything_recorded(tmp_path, dura
     store.close()
     with opened(store.path) as store:
         assert rows_at(store) == [made.row for made in MADE[:20]]
+
+
+async def test_a_profile_hears_how_long_groups_took(tmp_path):
+    spans = Spans()
+    with opened(tmp_path / "a.jsonl") as store:
+        async with Recorder(store, "power", spans) as recorder:
+            await record(recorder, *MADE[:20])
+    commit, fsync = spans.stages["store"]["commit"], spans.stages["store"]["fsync"]
+    assert 1 <= commit.count == fsync.count <= 20
 
 
 async def test_nothing_can_be_recorded_after_the_end(tmp_path):

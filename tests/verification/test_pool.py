@@ -16,6 +16,8 @@ import pytest_asyncio
 
 import rollmill as rm
 from rollmill import plugins
+from rollmill.profiling.profile import Profile
+from rollmill.profiling.spans import FOR_A_PROCESS, Spans
 from rollmill.verification.pool import RewardPool
 
 
@@ -417,6 +419,59 @@ async def test_a_pool_that_was_closed_can_be_entered_again() -> None:
     for value in (1, 2):
         async with pool:
             assert await ask(pool, "echo", value) == value
+
+
+# Profiles.
+
+
+def calls_in(profile: Profile) -> dict[str, int]:
+    return {one.name: one.calls for one in profile.measured().functions}
+
+
+async def test_processes_tell_a_profile_what_they_have_computed() -> None:
+    profile = Profile()
+    async with RewardPool(2, profile) as pool:
+        processes = await asyncio.gather(*(ask(pool, "process") for _ in range(8)))
+        assert await ask(pool, "echo", 0.25) == 0.25
+    assert calls_in(profile)["World.process"] == 8
+    assert calls_in(profile)["World.echo"] == 1
+    assert (profile.measured().processes, profile.measured().lost) == (1 + len(set(processes)), 0)
+
+
+async def test_they_tell_now_and_then_while_they_compute() -> None:
+    profile = Profile()
+    async with RewardPool(1, profile) as pool:
+        deadline = time.monotonic() + 60
+        while "World.echo" not in calls_in(profile):
+            assert time.monotonic() < deadline
+            await ask(pool, "echo", 1)
+
+
+async def test_a_process_that_was_killed_leaves_a_gap_that_is_counted(tmp_path: Path) -> None:
+    profile = Profile()
+    async with RewardPool(1, profile) as pool:
+        await failure_of(pool, "endless", str(tmp_path / "pid"))
+        await failure_of(pool, "exits", 3)
+        assert await ask(pool, "echo", 0.25) == 0.25
+    assert "World.endless" not in calls_in(profile)
+    assert calls_in(profile)["World.echo"] == 1
+    assert profile.measured().lost == 2
+
+
+async def test_what_still_computes_when_it_is_closed_is_a_gap_too(tmp_path: Path) -> None:
+    profile = Profile()
+    async with RewardPool(1, profile) as pool:
+        job = asyncio.create_task(failure_of(pool, "meeting", [str(tmp_path / "a"), str(tmp_path / "never")]))
+        await appears(tmp_path / "a")
+    assert (await job).kind == "crash"
+    assert profile.measured().lost == 1
+
+
+async def test_waiting_for_a_process_is_told_apart_from_computing(pool: RewardPool) -> None:
+    trajectory = rm.Trajectory(ORDER.prompt)
+    trajectory.spans = spans = Spans()
+    await asyncio.gather(*(pool(World.rewards["echo"], ORDER, trajectory, 1) for _ in range(3)))
+    assert spans.stages["verify"][FOR_A_PROCESS].count == 3
 
 
 # Scripts.

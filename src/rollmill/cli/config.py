@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
         description=f"{ABOUT} Takes what `rollmill collect` takes.",
     )
     add_arguments(parser)
-    parser.set_defaults(handler=lambda arguments: _dump(asked_for(arguments)))
+    parser.set_defaults(handler=lambda arguments: _dump(asked_for(arguments)), options=CollectOptions)
 
 
 class Settings(CollectOptions, frozen=True, kw_only=True):

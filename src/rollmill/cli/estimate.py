@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rollmill.cli.collect import add_arguments, asked_for, play
+from rollmill.cli.collect import add_arguments, asked_for
 from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
+from rollmill.cli.playing import play
 from rollmill.cli.setup import refuse_incomplete
 from rollmill.cli.signals import Signals
 from rollmill.cli.status import span
@@ -43,7 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help="how many tasks (%(default)s)")
     parser.add_argument("--of", type=int, metavar="SLOTS", help="how many slots to estimate for (default: all)")
     parser.add_argument("--json", action="store_true", help="for machines")
-    parser.set_defaults(handler=_estimate)
+    parser.set_defaults(handler=_estimate, options=CollectOptions)
 
 
 def _estimate(arguments: argparse.Namespace) -> int:

@@ -13,15 +13,26 @@ from rollmill.cli.guard import guarded
 COMMANDS = {
     "collect": "collect",
     "serve": "serve",
+    "e2e": "e2e",
     "estimate": "estimate",
     "status": "status",
     "merge": "merge",
+    "aggregate": "aggregate",
+    "reward-profile": "reward_profile",
+    "render": "render",
+    "prepare": "prepare",
+    "download": "download",
+    "upload": "upload",
     "show": "show",
     "models": "models",
+    "list": "listing",
+    "init": "init",
+    "test": "test",
     "config": "config",
     "validate": "validate",
     "version": "version",
     "help": "overview",
+    "completion": "completion",
 }
 """Where each command is: a module of this package, which has `add_parser`."""
 

@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    merged = merge(arguments.out, _files(arguments.inputs), occurrences=arguments.occurrences, mixed=arguments.mixed)
+    merged = merge(arguments.out, files_of(arguments.inputs), occurrences=arguments.occurrences, mixed=arguments.mixed)
     for line in lines(arguments.out, merged):
         print(line)
     return 0
@@ -47,17 +47,22 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 def lines(out: Path, merged: Merged) -> Iterator[str]:
     """What was merged, as a person reads it."""
+    yield from input_lines(merged)
+    failed = f", {merged.failed:,} failed slots carried over" if merged.failed else ""
+    doubled = sum(one.doubled for one in merged.inputs)
+    left_out = f", {doubled:,} doubled left out" if doubled else ""
+    yield f"Rollouts: {out} ({merged.rollouts:,} rows in {merged.groups:,} groups{left_out}{failed})"
+    yield f"What became of each input: {run_folder(out) / NAME}"
+
+
+def input_lines(merged: Merged) -> Iterator[str]:
+    """What became of each input."""
     width = max(len(one.file) for one in merged.inputs)
     for one in merged.inputs:
         yield f"{one.file:<{width}}  {_said(one)}"
         shown, more = one.places[:3], one.torn + one.foreign + one.garbage - 3
         if shown:
             yield f"{'':<{width}}  skipped {', '.join(shown)}{f', and {more} more' if more > 0 else ''}"
-    failed = f", {merged.failed:,} failed slots carried over" if merged.failed else ""
-    doubled = sum(one.doubled for one in merged.inputs)
-    left_out = f", {doubled:,} doubled left out" if doubled else ""
-    yield f"Rollouts: {out} ({merged.rollouts:,} rows in {merged.groups:,} groups{left_out}{failed})"
-    yield f"What became of each input: {run_folder(out) / NAME}"
 
 
 def _said(one: Joined) -> str:
@@ -71,7 +76,7 @@ def _said(one: Joined) -> str:
     return ", ".join([f"{one.kept:,} kept", *(f"{count:,} {what}" for count, what in counts if count)])
 
 
-def _files(words: Sequence[str]) -> list[Path]:
+def files_of(words: Sequence[str]) -> list[Path]:
     """The files that are named, patterns in order of their names; a file that two patterns match counts once."""
     found: dict[Path, None] = {}
     for word in words:

@@ -14,15 +14,26 @@ from rollmill.cli.help import option_lines
 
 COMMANDS = {
     "run": "serve",
+    "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "e2e_collect_rollouts": "e2e",
+    "materialize_prompts": "render",
+    "prepare_data": "prepare",
+    "download_dataset_from_hf": "download",
+    "upload_dataset_to_hf": "upload",
+    "reward_profile": "reward_profile",
+    "init_resources_server": "init",
+    "test": "test",
+    "test_all": "test",
     "dump_config": "config",
     "validate": "validate",
+    "status": "services",
     "version": "version",
     "help": "overview",
 }
 """Where each command is: a module of this package, which has it as `NG_<NAME>`."""
 
-_PREFIXES = ("nemo_gym_", "ng_")
+PREFIXES = ("nemo_gym_", "ng_")
 _HELP = {"-h", "--help", "+help=true", "+h=true"}
 
 
@@ -41,11 +52,15 @@ def main() -> None:
     """The entry point of them all: the name by which it was called says which is meant."""
     called = Path(sys.argv[0]).name
     words = sys.argv[1:]
+    sys.exit(guarded(lambda: _run(called, words)))
+
+
+def _run(called: str, words: Sequence[str]) -> int:
     command = find(_stem(called))
-    if _HELP & set(words):
-        print(help_text(called, command))
-        return
-    sys.exit(guarded(lambda: command.run(words)))
+    if not _HELP & set(words):
+        return command.run(words)
+    print(help_text(called, command), flush=True)
+    return 0
 
 
 def find(name: str) -> Ng:
@@ -61,4 +76,4 @@ def help_text(called: str, command: Ng) -> str:
 
 def _stem(called: str) -> str:
     name = called.removesuffix(".exe")
-    return next(name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix))
+    return next(name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix))

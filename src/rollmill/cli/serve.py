@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import signal
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
+from rollmill.cli.apart import supervisor_of
 from rollmill.cli.collect import add_arguments, asked_for
 from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
-from rollmill.config import Config, Instance, load, masked
-from rollmill.config.secrets import secret_values
+from rollmill.cli.say import say
+from rollmill.cli.services import KINDS
+from rollmill.cli.table import table, terminal_width
+from rollmill.config import Config, Instance, load
 from rollmill.cores import allow_many_files
 from rollmill.errors import ConfigError
 from rollmill.instances import with_policy
@@ -53,7 +53,7 @@ def _run(
 ) -> int:
     config = load(words, options=ServeOptions, files=files, initial=initial, models_given=policy is not None)
     for warning in config.warnings:
-        _say(warning)
+        say(warning)
     instances = with_policy(config, policy)
     if not instances:
         raise ConfigError(
@@ -73,8 +73,7 @@ async def serve(config: Config[ServeOptions], instances: dict[str, Instance]) ->
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    whole = {**config.tree, **{name: {one.kind: {one.implementation: one.fields}} for name, one in instances.items()}}
-    supervisor = Supervisor(instances, options, tree=masked(whole), secrets=[*secret_values(whole)], say=_say)
+    supervisor = supervisor_of(config, instances, options)
     starting = asyncio.create_task(supervisor.__aenter__())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -98,44 +97,29 @@ async def serve(config: Config[ServeOptions], instances: dict[str, Instance]) ->
         stopping.cancel()
         await supervisor.__aexit__(None, None, None)
     print(f"Stopped {len(instances)} services.")
+    if options.profiling_enabled:
+        print(f"Profiles: {options.profiling_results_dirpath}/*/*.log")
     return 0
 
 
 def _show(supervisor: Supervisor, options: ServeOptions) -> None:
     shown = supervisor.shown()
-    for line in table(shown, shutil.get_terminal_size().columns):
+    for line in table(("name", "kind", "URL", "pid", "state"), rows(shown), terminal_width()):
         print(line)
-    ready = sum(one.state != "restarting" for one in shown)
+    ready = sum(one.state not in ("starting", "restarting") for one in shown)
     print(
         f"All {ready} / {len(shown)} servers ready! Head server: {options.head_server.url}. Ctrl-C stops them.",
         flush=True,
     )
 
 
-KINDS = {"responses_api_models": "model", "resources_servers": "environment", "responses_api_agents": "agent"}
-
-
-def table(services: Sequence[Shown], width: int) -> list[str]:
-    """A line each: name, kind, URL, pid, state; where the terminal is too narrow for that, a block each."""
-    head = ("name", "kind", "URL", "pid", "state")
-    rows = [(one.name, KINDS.get(one.server_type, one.server_type), one.url, _pid(one), one.state) for one in services]
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    if sum(widths) + 2 * (len(head) - 1) <= width:
-        return [
-            "  ".join(word.ljust(size) for word, size in zip(row, widths, strict=True)).rstrip()
-            for row in (head, *rows)
-        ]
-    return [line for name, *rest in rows for line in (name, *(f"  {word}" for word in rest))]
+def rows(services: Sequence[Shown]) -> list[tuple[str, str, str, str, str]]:
+    return [(one.name, KINDS.get(one.server_type, one.server_type), one.url, _pid(one), one.state) for one in services]
 
 
 def _pid(service: Shown) -> str:
     more = f"+{service.num_workers - 1}" if service.num_workers > 1 else ""
     return f"{service.pid}{more}" if service.pid else "-"
-
-
-def _say(text: str) -> None:
-    with suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
 
 
 NG_RUN = Ng(about=ABOUT, options=ServeOptions, run=_run)

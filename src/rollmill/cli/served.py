@@ -20,16 +20,21 @@ _ANSWER_S = 3.0
 
 
 class Running(Struct, frozen=True):
-    """A system that runs: its configuration without secrets, and where each of its instances is."""
+    """A system that runs: its instances without secrets, and where each of them is."""
 
     head: str
     tree: dict[str, Any]
     addresses: dict[str, str]
 
 
-class _Service(Struct):
+class Service(Struct):
+    """A service as a head server lists it."""
+
     name: str
     url: str
+    server_type: str = ""
+    pid: int | None = None
+    state: str = "ready"
 
 
 class AbsentError(Exception):
@@ -38,15 +43,28 @@ class AbsentError(Exception):
 
 def running_services(words: Sequence[str]) -> Running:
     """What the head server tells that the words or `env.yaml` name. Raises `AbsentError` and `ConfigError`."""
-    found = peek(words, ("head_server", "access_token"))
-    head = convert(found.get("head_server") or {}, Head, "head_server").url
-    given = found.get("access_token")
-    token = Secret(str(given)) if given else None
-    services = _asked(head, "/server_instances", list[_Service], token)
+    head, token = _head(words)
+    services = _asked(head, "/server_instances", list[Service], token)
     tree = yaml.safe_load(_asked(head, "/global_config_dict_yaml", str, token))
     if not isinstance(tree, dict):
         raise ConfigError(f"what answers at {head} is no head server: its configuration is no mapping")
-    return Running(head, tree, {service.name: service.url for service in services})
+    addresses = {service.name: service.url for service in services}
+    # What else it was told, a folder for profiles for example, was told to it alone.
+    return Running(head, {name: tree[name] for name in addresses if name in tree}, addresses)
+
+
+def services_of(words: Sequence[str]) -> list[Service]:
+    """The same, of the services alone."""
+    head, token = _head(words)
+    found: list[Service] = _asked(head, "/server_instances", list[Service], token)
+    return found
+
+
+def _head(words: Sequence[str]) -> tuple[str, Secret | None]:
+    found = peek(words, ("head_server", "access_token"))
+    given = found.get("access_token")
+    head = convert(found.get("head_server") or {}, Head, "head_server")
+    return head.url, Secret(str(given)) if given else None
 
 
 def _asked(head: str, path: str, kind: Any, token: Secret | None) -> Any:

@@ -1,4 +1,4 @@
-"""`rollmill status`: what a collection is doing, from another terminal."""
+"""`rollmill status`: what a collection is doing, from another terminal; and which services run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from rollmill.cli.words import is_override
 from rollmill.collection.report import counted
 from rollmill.collection.snapshot import Snapshot, read_snapshot
 from rollmill.errors import ConfigError
@@ -25,8 +26,17 @@ _EVERY_S = 2.0
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("status", help="what a collection is doing, from another terminal")
-    parser.add_argument("outputs", nargs="+", type=Path, metavar="OUTPUT", help="an output of `rollmill collect`")
+    parser = commands.add_parser(
+        "status",
+        usage="rollmill status [OUTPUT …] [--watch] [--json] [+head_server.port=…]",
+        help="what a collection is doing, or which services run",
+    )
+    parser.add_argument(
+        *("words",),
+        nargs="*",
+        metavar="OUTPUT",
+        help="an output of `rollmill collect`; without one, the services of a head server",
+    )
     parser.add_argument("--watch", action="store_true", help=f"again every {_EVERY_S:g} s, until it has ended")
     parser.add_argument("--json", action="store_true", help="for machines: one object a line")
     parser.set_defaults(handler=_status)
@@ -67,8 +77,14 @@ def status_of(output: Path) -> Status:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    outputs = [Path(word) for word in arguments.words if not is_override(word)]
+    if not outputs:
+        # What speaks HTTP takes longer to load than all the rest of this.
+        from rollmill.cli import services
+
+        return services.show(arguments.words, json=arguments.json)
     while True:
-        found = [status_of(output) for output in arguments.outputs]
+        found = [status_of(output) for output in outputs]
         if arguments.json:
             sys.stdout.write("".join(f"{msgspec.json.encode(one).decode()}\n" for one in found))
         else:

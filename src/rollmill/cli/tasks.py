@@ -6,9 +6,11 @@ import glob
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from rollmill.cli.paths import existing
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.source import Player, Procedure, Route, RowFile, Several, Source
+from rollmill.collection.source import Player, Procedure, Prompter, Route, RowFile, Several, Source
 from rollmill.config import Dataset, Instance, find_path
+from rollmill.data.prompts import load_prompt
 from rollmill.errors import ConfigError
 from rollmill.instances import agent_instance, environment_instance, environment_of, known_kind, own_fields
 from rollmill.types import AgentRef, Task
@@ -26,35 +28,38 @@ def tasks_of(
 ) -> Source:
     """The tasks: the input that was named, else the agent's own datasets, else the environment's procedure."""
     limit = options.limit or None
-    route = _Route(instances, options.agent_name, elsewhere)
+    route = AgentRoute(instances, options.agent_name, elsewhere)
+    prompter = load_prompt(existing(options.prompt_config, "prompt_config")) if options.prompt_config else None
     if options.input_jsonl_fpath is not None:
-        return _named(options.input_jsonl_fpath, route, limit)
+        return _named(options.input_jsonl_fpath, route, limit, prompter)
     agent = agent_instance(instances, options.agent_name)
     datasets = {dataset.type: dataset for dataset in reversed(agent.datasets)}
     kind = known_kind(environment_of(instances, agent), elsewhere)
     train = datasets.get("train")
     if train is not None and (path := find_path(train.jsonl_fpath, working_dir=Path.cwd())):
-        return RowFile(_chosen(path, train, say), route, limit)
+        return RowFile(_chosen(path, train, say), route, limit, prompter=prompter)
     if train is not None:
         say(f"The dataset {train.name} of {agent.name} is not here: {train.jsonl_fpath}")
     if kind is not None and kind.makes_tasks():
+        if prompter is not None:
+            raise ConfigError(f"prompt_config: {agent.name} makes its own tasks; give rows with +input_jsonl_fpath=…")
         wanted = limit or PROCEDURE_LIMIT
         say(f"No input file: {agent.name} makes {wanted} tasks of its own (seed {options.seed})")
         fields = own_fields(environment_instance(instances, agent))
         return Procedure(agent.name, lambda: kind.tasks(fields, options.seed), wanted)
     example = datasets.get("example")
     if example is not None and (path := find_path(example.jsonl_fpath, working_dir=Path.cwd())):
-        return RowFile(_chosen(path, example, say), route, limit)
+        return RowFile(_chosen(path, example, say), route, limit, prompter=prompter)
     raise ConfigError(f"{agent.name} has no dataset here: give the tasks with +input_jsonl_fpath=…")
 
 
-def _named(names: str | list[str], route: Route, limit: int | None) -> Source:
+def _named(names: str | list[str], route: Route, limit: int | None, prompter: Prompter | None) -> Source:
     paths = [path for name in ([names] if isinstance(names, str) else names) for path in _paths(name)]
     if len(paths) == 1:
-        return RowFile(paths[0], route, limit)
+        return RowFile(paths[0], route, limit, prompter=prompter)
     if len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError("input_jsonl_fpath: names a file twice; to play tasks more often, raise num_repeats")
-    return Several([RowFile(path, route) for path in paths], limit)
+    return Several([RowFile(path, route, prompter=prompter) for path in paths], limit)
 
 
 def _paths(name: str) -> list[Path]:
@@ -75,14 +80,10 @@ def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:
 
 
 def _existing(path: str) -> Path:
-    found = find_path(path, working_dir=Path.cwd())
-    if found is None or found.is_dir():
-        what = f"is a folder; name its files, for example {path.rstrip('/')}/*.jsonl" if found else "is not there"
-        raise ConfigError(f"input_jsonl_fpath: {path} {what}")
-    return found
+    return existing(path, "input_jsonl_fpath").absolute()
 
 
-class _Route:
+class AgentRoute:
     """Who plays a row, by the agent that it names."""
 
     def __init__(self, instances: Mapping[str, Instance], default: str | None, elsewhere: Collection[str] = ()) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, BinaryIO
 
 from msgspec import Raw
 
-from rollmill.quality.aggregate import agent_metrics
+from rollmill.quality.aggregate import Of, write
 from rollmill.quality.groups import Seen, group_metrics
 from rollmill.quality.repeats import pass_metrics
 from rollmill.quality.spread import named, spread
 from rollmill.store.aggregate import Agent, Aggregate, Ended
 from rollmill.store.inputs import Inputs
-from rollmill.types import encode
-
-MOST_TASKS = 10_000
-MOST_SLOTS = 200_000
-"""More are not listed one by one: nobody loads a file of gigabytes."""
 
 Repeats = Callable[[str], int]
 """How often an agent plays each of its tasks."""
@@ -27,44 +22,15 @@ Repeats = Callable[[str], int]
 def write_aggregate(file: BinaryIO, aggregate: Aggregate, inputs: Inputs, repeats: Repeats) -> None:
     """One object for each agent."""
     agents = aggregate.agents()
-    omitted = _omitted(aggregate, agents)
-    file.write(b"[")
-    for number, agent in enumerate(agents):
-        file.write(b",\n" if number else b"\n")
-        file.writelines(_agent(aggregate, agent, inputs, repeats, omitted))
-    file.write(b"\n]\n")
-
-
-def _omitted(aggregate: Aggregate, agents: Sequence[Agent]) -> dict[str, Any] | None:
-    """What is said in place of the tasks where there are too many."""
     tasks = sum(aggregate.tasks(agent) for agent in agents)
     slots = sum(aggregate.slots(agent) for agent in agents)
-    if tasks <= MOST_TASKS and slots <= MOST_SLOTS:
-        return None
-    return {
-        "tasks": tasks,
-        "slots": slots,
-        "why": f"only up to {MOST_TASKS} tasks with up to {MOST_SLOTS} slots are listed; "
-        "index.sqlite in the run's folder, and every row of the output, have their numbers",
-    }
+    write(file, (_agent(aggregate, agent, inputs, repeats) for agent in agents), tasks=tasks, slots=slots)
 
 
-def _agent(
-    aggregate: Aggregate, agent: Agent, inputs: Inputs, repeats: Repeats, omitted: Mapping[str, Any] | None
-) -> Iterator[bytes]:
+def _agent(aggregate: Aggregate, agent: Agent, inputs: Inputs, repeats: Repeats) -> Of:
     metrics = named((name, spread(*values)) for name, values in aggregate.values(agent))
     metrics |= pass_metrics(aggregate.sizes(agent), aggregate.rewards(agent))
-    head = {"agent_ref": {"name": agent.name}, **agent_metrics(metrics)}
-    yield encode(head).removesuffix(b"}") + b',"group_level_metrics":['
-    if omitted is None:
-        for number, group in enumerate(_groups(aggregate, agent, inputs, repeats)):
-            yield (b",\n" if number else b"\n") + encode(group)
-        yield b"]}"
-    else:
-        yield b'],"group_level_metrics_omitted":' + encode(omitted) + b"}"
-
-
-# Tasks.
+    return Of(agent.name, metrics, _groups(aggregate, agent, inputs, repeats))
 
 
 def _groups(aggregate: Aggregate, agent: Agent, inputs: Inputs, repeats: Repeats) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from rollmill.collection.nemo_gym import write_failures, write_materialized_inpu
 from rollmill.collection.worker import Job
 from rollmill.errors import StoreError
 from rollmill.store.aggregate import Aggregate
-from rollmill.store.folder import stem
+from rollmill.store.folder import run_folder, stem
 from rollmill.store.inputs import Inputs, read_inputs
 from rollmill.store.reader import NAME, read_index
 from rollmill.store.store import Store
@@ -47,6 +47,16 @@ async def write_beside(store: Store, repeats: Repeats, owed: Owed | None) -> Non
         raise
     # Noted last: after a crash in between they are written again.
     store.index.note(_NOTED, held)
+
+
+def write_aggregate_of(output: Path, metrics: Path, folder: Path) -> None:
+    """What an output comes to that nobody writes to; `folder` is scratch."""
+    reader = read_index(run_folder(output) / NAME)
+    if reader is None:
+        raise StoreError(f"{run_folder(output)}: there is no index in it")
+    with reader, read_inputs(output) as inputs, replacing(metrics, folder) as file:
+        # How often its tasks were to be played is not known any more: as often as there are slots.
+        write_aggregate(file, Aggregate(reader), inputs, lambda _: 1)
 
 
 def beside(output: Path, name: str) -> Path:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rollmill.collection.worker import Pressure
+from rollmill.profiling.advice import BUSY, MOST, advice
 
 _SETTLED_S = 5.0
-_BUSY = 0.85
-_MOST = 0.5
 
 
 class Evidence(Struct, frozen=True):
@@ -38,7 +37,7 @@ def name_bottleneck(seen: Evidence) -> str:
     if seen.pressure.workers:
         if busy := _processes(seen):
             return busy
-    elif seen.cpu_share > _BUSY:
+    elif seen.cpu_share > BUSY:
         return f"this process: {_busy(seen.cpu_share, seen)}; {_more_workers(seen, 2)}"
     share = _shares(seen.seconds)
     return _stage(share) or _model(seen, share["model"])
@@ -47,30 +46,22 @@ def name_bottleneck(seen: Evidence) -> str:
 def _stage(share: Mapping[str, float]) -> str:
     """What takes most of a rollout's time, unless it is the model."""
     longest = max(share, key=lambda stage: share[stage])
-    taken = f"{100 * share[longest]:.0f} % of a rollout's time"
-    if share[longest] <= _MOST or longest == "model":
+    if share[longest] <= MOST or longest == "model":
         return ""
-    if longest == "verify":
-        return (
-            f"verification: {taken}; let rewards compute in processes (@reward(cpu=True)), cache look-ups, or collect "
-            "with verify=defer"
-        )
-    if longest == "tools":
-        return f"the tools: {taken}; make them faster, or asynchronous"
-    return f"the environment's setup: {taken}; move it into shared()"
+    return advice(longest, share[longest])
 
 
 def _processes(seen: Evidence) -> str:
     """What the command's own process and its workers leave of the cores, if it is too little."""
     count = seen.pressure.workers
-    if seen.cpu_share > _BUSY:
+    if seen.cpu_share > BUSY:
         return (
             f"the process that plans and records: {100 * seen.cpu_share:.0f} % of a core; split the input between "
             "several commands, and join their outputs with rollmill merge"
         )
-    if seen.workers_cpu_share > _BUSY:
+    if seen.workers_cpu_share > BUSY:
         return f"the workers: {_busy(seen.workers_cpu_share, seen)} each; {_more_workers(seen, count + 1)}"
-    if seen.cpu_share + count * seen.workers_cpu_share > _BUSY * seen.cores:
+    if seen.cpu_share + count * seen.workers_cpu_share > BUSY * seen.cores:
         return f"this machine: its {seen.cores} cores are busy; use one with more, or several"
     return ""
 

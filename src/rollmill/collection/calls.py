@@ -20,7 +20,7 @@ from rollmill.collection.verdict import Verdict
 from rollmill.collection.worker import Pressure
 from rollmill.errors import ModelError, RolloutError
 from rollmill.model import Conversation, Model
-from rollmill.types import Failure, Reply
+from rollmill.types import Failure, Reply, Spans
 
 UNBOUNDED = 1_000_000
 """Permits where only the number of rollouts bounds the calls."""
@@ -50,9 +50,12 @@ class Calls:
         throttle: Throttle | None = None,
         rates: Rates | None = None,
         outage_s: float = 50.0,
+        spans: Spans | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`spans` hears how long calls waited, and how long the model took."""
         self.name = name
+        self._spans = spans
         self.throttle: Throttle = throttle or Fixed(UNBOUNDED, clock=clock)
         self._bounded = throttle is not None
         self._rates = rates
@@ -117,10 +120,11 @@ class Calls:
         throttle, began = self.throttle, self._clock()
         saturated = await throttle.acquire()
         try:
-            self.waited_s["permit"] += self._clock() - began
+            self._waited("permit", began)
             guess, delayed = await self._cleared()
             call = throttle.sent(saturated=saturated and not delayed)
             self._under_way += 1
+            asked = 0.0 if self._spans is None else self._clock()
             try:
                 reply = await model.reply(conversation)
             except ModelError as error:
@@ -130,6 +134,8 @@ class Calls:
                 raise
             finally:
                 self._under_way -= 1
+                if self._spans is not None:
+                    self._spans.add("model", self._clock() - asked, self.name)
             throttle.succeeded(call)
             if self._rates is not None:
                 self._rates.used(guess, reply.usage.total_tokens)
@@ -181,7 +187,7 @@ class Calls:
         try:
             await self._budget.spend(self._closing, lambda: self._verdict.left(self._clock()))
         finally:
-            self.waited_s["backoff"] += self._clock() - began
+            self._waited("backoff", began)
         self._awake()
         if not failure.retryable and self._wait(failure, trouble) is None:
             raise _given_up(failure) from error
@@ -227,7 +233,13 @@ class Calls:
                 async with asyncio.timeout(seconds):
                     await until.wait()
         finally:
-            self.waited_s[why] += self._clock() - began
+            self._waited(why, began)
+
+    def _waited(self, why: str, began: float) -> None:
+        waited = self._clock() - began
+        self.waited_s[why] += waited
+        if self._spans is not None:
+            self._spans.add("queue", waited, why)
 
     def _awake(self) -> None:
         self.check()

@@ -15,7 +15,7 @@ from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.worker import Admission, Job, Played, Worker
 from rollmill.errors import CallerError, OutageError
 from rollmill.store.schema import Entry
-from rollmill.types import Rollout, encode
+from rollmill.types import Rollout, Spans, encode
 
 _SHARE_AFTER = 100
 """How many slots must have ended before a share of failures means something."""
@@ -84,8 +84,10 @@ class Collector:
         deliver: Callable[[Rollout], Awaitable[None]] | None = None,
         retry: RetryPolicy = RetryPolicy(),
         max_failures: float | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """`max_failures` below 1 is a share of what has ended."""
+        self._spans = spans
         self._worker = worker
         self._feed = feed
         self._admission = admission
@@ -181,6 +183,8 @@ class Collector:
             self._admission.leave(job.slot.agent)
 
     async def _play(self, job: Job) -> None:
+        if self._spans is not None:
+            self._spans.add("queue", time.monotonic() - self._running[job.slot.key].since, "begin")
         # It would be played for nothing; `run` raises what broke the recorder.
         while not self._recorder.broken:
             played = await self._worker.play(job)
@@ -207,11 +211,14 @@ class Collector:
             await self._deliver(played.rollout)
 
     async def _record(self, job: Job, played: Played, *, final: bool) -> None:
+        began = 0.0 if self._spans is None else time.monotonic()
         if played.entry.failure is None:
             await self._recorder.rewarded(played.entry, played.row)
         else:
             row = Raw(encode(job.task.fields) if final else b"null")
             await self._recorder.failed(played.entry, played.response, final=final, task=row)
+        if self._spans is not None:
+            self._spans.add("store", time.monotonic() - began)
 
     def _count(self, entry: Entry) -> None:
         self.ended += 1
@@ -231,11 +238,15 @@ class Collector:
             self.stop(f"{self.failed} of {self.ended} slots failed, and max_failures is {most:g}")
 
     async def _drained_within(self, seconds: float) -> bool:
+        began = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
                 return await self._draining.wait()
         except TimeoutError:
             return False
+        finally:
+            if self._spans is not None:
+                self._spans.add("queue", time.monotonic() - began, "retry")
 
     def _stop(self, error: CallerError | OutageError) -> None:
         if self._fault is None:

@@ -58,6 +58,9 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     input_jsonl_fpath: str | list[str] | None = None
     """The tasks, one JSON row a line: a file (.jsonl, .gz, .zst), a pattern, a list of them, or - for standard input.
     Without it the agent's own `datasets` serve."""
+    prompt_config: str | None = None
+    """A YAML file with the templates `user` and `system`, from which each row's prompt is made: `{field}` stands for a
+    field of the row. The rows then bring no prompt of their own."""
     output_jsonl_fpath: Annotated[str, Meta(min_length=1)]
     """Where the rollouts go, one JSON row a line (.jsonl or .jsonl.zst). What is there already is kept, and not played
     again."""
@@ -112,6 +115,10 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     """Where services are asked for that play, if no configuration is given: `head_server.host` and `.port`."""
     access_token: Secret | None = None
     """What those services want to see, where they are not on this machine alone."""
+    profiling_enabled: bool = False
+    """Measure where the time goes, and write it down at the end; it slows down what computes."""
+    profiling_results_dirpath: Annotated[str, Meta(min_length=1)] | None = None
+    """The folder for that: the profile is `<folder>/<agent>/<agent>.log` in it."""
     deadlines: Deadlines = Deadlines()
     """How long each stage of a rollout may take: `deadlines.play_s` and so on."""
 

@@ -25,12 +25,13 @@ from rollmill.collection.snapshot import Oldest, write_snapshot
 from rollmill.collection.source import Source, Survey
 from rollmill.collection.worker import Crew, Job
 from rollmill.errors import CallerError, ConfigError, OutageError
-from rollmill.store.folder import write_whole
+from rollmill.files import write_whole
 from rollmill.store.ledger import Ledger
 from rollmill.store.log import RunLog
 from rollmill.store.manifest import Identities, Identity, Run
 from rollmill.store.recorder import Recorder
 from rollmill.store.store import Store
+from rollmill.types import Spans
 
 _TICK_S = 1.0
 _SNAPSHOT_S = 2.0
@@ -90,6 +91,7 @@ async def run(
     say: Callable[[str], None],
     on_start: Callable[[Collector, Progress], None] = lambda *_: None,
     observers: Sequence[Observer] = (),
+    spans: Spans | None = None,
 ) -> Outcome:
     """Play what is missing. `crew` is entered only if anything is; `on_start` gets what a signal may want to stop."""
     refuse_output(source, options.output_jsonl_fpath)
@@ -100,7 +102,7 @@ async def run(
         _say_changed_code(known, about.run, say)
         store.open()
         _say_found(store, say)
-        ask = _Ask(options, about, say, observers, survey.slots(options.repeats))
+        ask = _Ask(options, about, say, observers, spans, survey.slots(options.repeats))
         return await _Collection(store, source, known, ask).run(crew, on_start)
 
 
@@ -111,6 +113,7 @@ class _Ask(Struct, frozen=True):
     about: About
     say: Callable[[str], None]
     observers: Sequence[Observer]
+    spans: Spans | None
     total: int | None
     """How many slots there are, where that is known already."""
 
@@ -122,6 +125,7 @@ class _Collection:
         self._store, self._source, self._known = store, source, known
         self._about, self._say, self._observers = ask.about, ask.say, ask.observers
         self._options = options = ask.options
+        self._spans = ask.spans
         self._total = ask.total
         self._skipped = 0
         self._began = False
@@ -198,7 +202,7 @@ class _Collection:
         self._began = True
         run = self._known.begin(self._about.run, self._about.config)
         async with AsyncExitStack() as stack:
-            recorder = await stack.enter_async_context(Recorder(store, options.durability))
+            recorder = await stack.enter_async_context(Recorder(store, options.durability, self._spans))
             log = stack.enter_context(RunLog(store.folder))
             log.line(f"run {run.id}: {shlex.join(run.command)}")
             progress = stack.enter_context(Progress(line_every_s=options.progress_every_s, log=log.line))
@@ -218,6 +222,7 @@ class _Collection:
                 observers=(progress, gauge, *self._observers),
                 retry=RetryPolicy(attempts=options.max_attempts),
                 max_failures=options.max_failures,
+                spans=self._spans,
             )
             on_start(collector, progress)
             state = "stopped"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from rollmill.store.folder import write_whole
+from rollmill.files import write_whole
 
 NAME = "status.json"
 

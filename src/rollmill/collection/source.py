@@ -98,12 +98,30 @@ Route = Callable[[AgentRef | None], Player]
 """Who plays a row with this reference. Raises `ConfigError`."""
 
 
+class Prompter(Protocol):
+    """Makes what the model is asked from the fields of a row."""
+
+    @property
+    def path(self) -> Path:
+        """What it was read from."""
+        ...
+
+    @property
+    def hash(self) -> bytes:
+        """Another one makes other tasks of the same rows."""
+        ...
+
+    def render(self, content: bytes, place: str) -> bytes:
+        """The row with its prompt. Raises `ConfigError` that begins with `place`."""
+        ...
+
+
 class RowFile:
     """A JSONL file of rows: plain, `.gz`, `.zst`, or a stream such as standard input."""
 
-    def __init__(self, path: Path, route: Route, limit: int | None = None) -> None:
+    def __init__(self, path: Path, route: Route, limit: int | None = None, *, prompter: Prompter | None = None) -> None:
         self.name = str(path)
-        self._path, self._route, self._limit = path, route, limit
+        self._path, self._route, self._limit, self._prompter = path, route, limit, prompter
 
     def __iter__(self) -> Iterator[Planned]:
         for stretch in self.stretches():
@@ -111,14 +129,14 @@ class RowFile:
                 yield stretch[place]
 
     def files(self) -> list[Path]:
-        return [self._path]
+        return [self._path, *([self._prompter.path] if self._prompter else [])]
 
     def stretches(self) -> Iterator[Stretch]:
         rows = itertools.islice(read_rows(self._path), self._limit)
         for number, some in enumerate(_stretched(rows)):
             stretch = Stretch(self.name, number, some, self._planned)
             if self._again:
-                stretch.hash = _hash(some)
+                stretch.hash = _hash(some, self._prompter.hash if self._prompter else b"")
             yield stretch
 
     def survey(self, *, skip_bad: bool = False) -> Survey:
@@ -158,6 +176,8 @@ class RowFile:
         try:
             head = _read_head(row)
             player = self._route(head.agent_ref)
+            if self._prompter is not None:
+                row = self._prompter.render(row, place)
             task = parse(row, player.task_type, place)
             player.check(task)
         except ConfigError as error:
@@ -217,7 +237,7 @@ class Several:
         self._sources, self._limit = sources, limit
 
     def files(self) -> list[Path]:
-        return [path for source in self._sources for path in source.files()]
+        return list(dict.fromkeys(path for source in self._sources for path in source.files()))
 
     def stretches(self) -> Iterator[Stretch]:
         running = [source.stretches() for source in self._sources]
@@ -286,5 +306,5 @@ def _read_head(row: bytes) -> _Head:
         return _Head()
 
 
-def _hash(rows: Iterable[tuple[int, bytes]]) -> bytes:
-    return sha256(b"\n".join(row for _, row in rows)).digest()
+def _hash(rows: Iterable[tuple[int, bytes]], prompt: bytes) -> bytes:
+    return sha256(prompt + b"\n".join(row for _, row in rows)).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,35 @@ def find_env(working_dir: Path) -> Path | None:
 
 def read(path: Path) -> Tree:
     """The mapping that a YAML file holds. Raises `ConfigError` that names the file and the line."""
-    try:
+    with _named(path):
         text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None or root.tag == "tag:yaml.org,2002:null":
+        if not _has_mapping(text, path):
             return {}
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{path}:{root.start_mark.line + 1}: expected a mapping (key: value)")
         return dict(plain(OmegaConf.to_container(OmegaConf.create(text), resolve=False)))
+
+
+def read_verbatim(path: Path) -> Tree:
+    """The same for a file in which nothing is an interpolation, whatever it looks like."""
+    with _named(path):
+        text = path.read_text(encoding="utf-8")
+        return dict(plain(yaml.safe_load(text))) if _has_mapping(text, path) else {}
+
+
+def _has_mapping(text: str, path: Path) -> bool:
+    """Whether there is anything, and nothing else than a mapping."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None or root.tag == "tag:yaml.org,2002:null":
+        return False
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{path}:{root.start_mark.line + 1}: expected a mapping (key: value)")
+    return True
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What is wrong with a file is said with its name."""
+    try:
+        yield
     except yaml.YAMLError as error:
         raise ConfigError(_yaml_problem(path, error)) from None
     except OmegaConfBaseException as error:

@@ -116,10 +116,11 @@ def load(
     )
 
 
-def options_from(words: Sequence[str], options: type[T]) -> T:
-    """The options of a command that reads no configuration: its words alone say them. Raises `ConfigError`."""
+def options_from(words: Sequence[str], options: type[T], initial: Mapping[str, Any] | None = None) -> T:
+    """The options of a command that reads no configuration: its words, over `initial`. Raises `ConfigError`."""
     names = {field.encode_name for field in fields(options)}
-    tree = resolve(overrides.apply({}, [overrides.parse(word) for word in words], known=names | RESERVED))
+    asked = [overrides.parse(word) for word in words]
+    tree = resolve(overrides.apply(plain(initial or {}), asked, known=names | RESERVED))
     # What is meant for every command, and means nothing to this one, does no harm.
     return convert({key: value for key, value in tree.items() if key in names or key not in RESERVED}, options)
 

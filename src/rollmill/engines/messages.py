@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rollmill.collection.worker import Pressure
 from rollmill.launch import Setup
+from rollmill.profiling.profile import Measured
 from rollmill.store.schema import Entry
 from rollmill.types import Slot
 
@@ -16,10 +17,11 @@ from rollmill.types import Slot
 
 
 class Begin(Struct, frozen=True, tag="begin", array_like=True):
-    """Get ready to play. `path` is where Python finds modules."""
+    """Get ready to play. `path` is where Python finds modules; with `profile` measure yourself, and tell at the end."""
 
     setup: Setup
     path: list[str]
+    profile: bool = False
 
 
 class Lease(Struct, frozen=True, tag="lease", array_like=True):
@@ -35,7 +37,11 @@ class Drain(Struct, frozen=True, tag="drain", array_like=True):
     """Give up what has not begun."""
 
 
-Order = Begin | Lease | Drain
+class Finish(Struct, frozen=True, tag="finish", array_like=True):
+    """Close what is open, say what is left to say, and end."""
+
+
+Order = Begin | Lease | Drain | Finish
 
 # From a worker to the command.
 
@@ -67,6 +73,12 @@ class Beat(Struct, frozen=True, tag="beat", array_like=True):
     pressure: Pressure
 
 
+class Told(Struct, frozen=True, tag="told", array_like=True):
+    """What the worker and the processes of its rewards have measured of themselves: its last words."""
+
+    measured: Measured
+
+
 class Fault(Struct, frozen=True, tag="fault", array_like=True):
     """The run cannot go on: the caller is wrong, or the model is gone."""
 
@@ -76,7 +88,7 @@ class Fault(Struct, frozen=True, tag="fault", array_like=True):
     """The lease that met it; 0 where the worker itself did, and ends."""
 
 
-Report = Ready | Credit | Ended | Beat | Fault
+Report = Ready | Credit | Ended | Beat | Told | Fault
 
 encode = msgspec.msgpack.Encoder().encode
 read_order = msgspec.msgpack.Decoder(Order).decode

@@ -20,10 +20,11 @@ from msgspec import Raw
 
 from rollmill.collection.worker import Job, Played, Pressure, together
 from rollmill.engines.channel import Channel
-from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_report
+from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Finish, Lease, Ready, Told, read_report
 from rollmill.engines.parts import bounds_of, parts_of
 from rollmill.errors import CallerError, ConfigError, ContractError, OutageError, RunError
 from rollmill.launch import Setup
+from rollmill.profiling.profile import Profile
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, encode
 
@@ -70,13 +71,14 @@ class Leased:
 class Member:
     """One worker process: what it is playing, and how much more it takes."""
 
-    def __init__(self, setup: Setup, changed: Callable[[], None]) -> None:
-        self._setup, self._changed = setup, changed
+    def __init__(self, setup: Setup, changed: Callable[[], None], profile: Profile | None = None) -> None:
+        self._setup, self._changed, self._profile = setup, changed, profile
         self.pressure = Pressure()
         self.fault: Exception | None = None
         self.silent_s = 0.0
         """For how long nothing has come from it, as its watcher counts."""
         self.ended = 0
+        self._told = False
         self._ahead = 0
         self._waiting: Counter[str] = Counter()
         self._leases: dict[int, Leased] = {}
@@ -127,7 +129,7 @@ class Member:
         finally:
             theirs.close()
         self._ending = asyncio.create_task(self._see_the_end(self._process))
-        self._channel.send(Begin(self._setup, sys.path))
+        self._channel.send(Begin(self._setup, sys.path, profile=self._profile is not None))
 
     async def _until_ready(self) -> None:
         waiting = [asyncio.ensure_future(one.wait()) for one in (self._ready, self._gone)]
@@ -192,7 +194,9 @@ class Member:
         """
         process = self._process
         try:
-            if self._channel is not None:
+            if self._channel is not None and patience_s:
+                self._channel.send(Finish())
+            elif self._channel is not None:
                 self._channel.close()
             if process is not None:
                 with suppress(TimeoutError):
@@ -237,6 +241,9 @@ class Member:
             case Ready(ahead):
                 self._ahead = ahead
                 self._ready.set()
+            case Told(measured) if self._profile is not None:
+                self._profile.heard(self, measured)
+                self._told = True
             case Fault() as fault:
                 self._fail(_FAULTS.get(fault.kind, RunError)(fault.text), fault.number)
 
@@ -268,6 +275,8 @@ class Member:
     def _lost(self) -> None:
         """The process is gone; what it was playing failed, and may be tried again."""
         self._gone.set()
+        if self._profile is not None and not self._told:
+            self._profile.lose()
         for leased in self._leases.values():
             leased.end(_failed(leased.job, self._setup.run, _ORPHANED) if leased.began else None)
         self._leases.clear()
@@ -277,7 +286,17 @@ class Member:
 class ProcessCrew:
     """So many workers. Enter it; it is a crew as the worker in the command's own process is."""
 
-    def __init__(self, setup: Setup, count: int, say: Callable[[str], None], *, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        count: int,
+        say: Callable[[str], None],
+        *,
+        silent_s: float = SILENT_S,
+        profile: Profile | None = None,
+    ) -> None:
+        """With a `profile` the workers measure themselves, and tell it at the end."""
+        self._profile = profile
         self._run, self._outage_s = setup.run, setup.outage_s
         self._count, self._parts = count, parts_of(setup, count)
         self._bounds = bounds_of(setup)
@@ -387,7 +406,7 @@ class ProcessCrew:
     async def _man(self, place: int) -> None:
         """Start a worker. One that is killed before it is ready is replaced."""
         for _ in range(_MOST_DEATHS):
-            member = Member(self._parts[place], self._freed.set)
+            member = Member(self._parts[place], self._freed.set, self._profile)
             try:
                 await member.start()
             except Died as died:

@@ -19,11 +19,12 @@ import msgspec
 
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
-from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Lease, Ready, read_order
+from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Finish, Lease, Ready, Told, read_order
 from rollmill.errors import CallerError, ContractError, OutageError, RollmillError, describe
 from rollmill.instances import environment_of, known_kind
 from rollmill.launch import Setup, assemble
 from rollmill.local import LocalWorker
+from rollmill.profiling.profile import Profile
 from rollmill.store.schema import Entry
 from rollmill.types import Failure, Task, read_task
 
@@ -162,16 +163,16 @@ class Service:
 
     def __init__(self) -> None:
         self._begin: asyncio.Future[Begin] = asyncio.get_running_loop().create_future()
-        self._gone = asyncio.Event()
+        self._over, self._gone = asyncio.Event(), asyncio.Event()
         self._program: Program | None = None
 
     async def serve(self, descriptor: int) -> None:
-        """Until the command closes its end, or nothing can be played."""
+        """Until the command says that it is over, or closes its end, or nothing can be played."""
         loop = asyncio.get_running_loop()
         connection = socket.socket(fileno=descriptor)
-        _, channel = await loop.create_connection(lambda: Channel(self._heard, self._gone.set), sock=connection)
-        work, gone = asyncio.create_task(self._work(channel)), asyncio.create_task(self._gone.wait())
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        _, channel = await loop.create_connection(lambda: Channel(self._heard, self._lost), sock=connection)
+        work, over = asyncio.create_task(self._work(channel)), asyncio.create_task(self._over.wait())
+        await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
         if self._program is None:
             work.cancel()
         else:
@@ -179,18 +180,28 @@ class Service:
             self._program.stop()
         await asyncio.wait([work])
         channel.close()
-        await gone
+        await self._gone.wait()
+        await over
 
     async def _work(self, channel: Channel) -> None:
         order = await self._begin
         sys.path[:] = order.path
+        profile = Profile() if order.profile else None
+        if profile is not None:
+            profile.start()
         try:
-            async with assemble(order.setup) as worker:
+            async with assemble(order.setup, profile) as worker:
                 self._program = Program(order.setup, worker, channel)
                 channel.send(Ready(AHEAD))
                 await self._program.run()
         except Exception as error:  # noqa: BLE001
             channel.send(fault_of(error))
+        if profile is not None:
+            channel.send(Told(profile.measured()))
+
+    def _lost(self) -> None:
+        self._over.set()
+        self._gone.set()
 
     def _heard(self, message: bytes) -> None:
         match read_order(message):
@@ -200,6 +211,8 @@ class Service:
                 self._program.lease(lease)
             case Drain() if self._program is not None:
                 self._program.drain()
+            case Finish():
+                self._over.set()
 
 
 def die_with(pipe: int) -> None:

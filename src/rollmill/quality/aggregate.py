@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from rollmill.quality.groups import group_metrics
 from rollmill.quality.rows import Places, counted, given
 from rollmill.quality.tally import Tally
+from rollmill.types import encode
+
+MOST_TASKS = 10_000
+MOST_SLOTS = 200_000
+"""More are not listed one by one: nobody loads a file of gigabytes."""
+
+
+class Of(NamedTuple):
+    """What one agent's rollouts come to."""
+
+    agent: str
+    metrics: Mapping[str, float]
+    groups: Iterable[Mapping[str, Any]]
+    """By task; not looked at where there are too many."""
 
 
 def aggregate(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -38,3 +52,24 @@ def group_rows(tally: Tally, expected: Mapping[int, int] | None = None) -> Itera
         seen = len(group.seen) + group.unverified
         least = max(seen, group.highest + 1) if expected is None else expected.get(group.task_index, seen)
         yield group_metrics(group.task_index, group.seen, expected=least, unverified=group.unverified)
+
+
+def write(file: BinaryIO, agents: Iterable[Of], *, tasks: int, slots: int) -> None:
+    """One object for each agent, some after the other; of all, there are so many tasks and slots."""
+    omitted = None
+    if tasks > MOST_TASKS or slots > MOST_SLOTS:
+        why = f"only up to {MOST_TASKS} tasks with up to {MOST_SLOTS} slots are listed; every row has its own numbers"
+        omitted = {"tasks": tasks, "slots": slots, "why": why}
+    file.write(b"[")
+    for number, one in enumerate(agents):
+        file.write(b",\n" if number else b"\n")
+        file.writelines(_object(one, omitted))
+    file.write(b"\n]\n")
+
+
+def _object(one: Of, omitted: Mapping[str, Any] | None) -> Iterator[bytes]:
+    head = {"agent_ref": {"name": one.agent}, **agent_metrics(one.metrics)}
+    yield encode(head).removesuffix(b"}") + b',"group_level_metrics":['
+    for number, group in enumerate(one.groups if omitted is None else ()):
+        yield (b",\n" if number else b"\n") + encode(group)
+    yield b"]}" if omitted is None else b'],"group_level_metrics_omitted":' + encode(omitted) + b"}"

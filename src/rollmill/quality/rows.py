@@ -38,6 +38,14 @@ def given(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in OURS and not name.startswith(("_ng_", "ng_"))}
 
 
+def asked(row: Mapping[str, Any]) -> bytes | None:
+    """A hash of what the model was asked, whatever else differs from one repeat to another."""
+    params = row.get("responses_create_params")
+    if not isinstance(params, Mapping) or "input" not in params:
+        return None
+    return blake2b(encode(params["input"]), digest_size=16).digest()
+
+
 class Places:
     """Which task a row is of, and which of its rollouts: as it says, else by what was asked, in order."""
 
@@ -48,7 +56,7 @@ class Places:
     def of(self, row: Mapping[str, Any]) -> tuple[int, int]:
         index, rollout = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
         if index is None:
-            index = self._tasks.setdefault(_asked(row) or len(self._tasks), len(self._tasks))
+            index = self._tasks.setdefault(asked(row) or len(self._tasks), len(self._tasks))
         if rollout is None:
             rollout = self._rollouts[index]
             self._rollouts[index] += 1
@@ -60,17 +68,9 @@ def _index(row: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= LARGEST else None
 
 
-def _asked(row: Mapping[str, Any]) -> bytes | None:
-    """What the model was asked, whatever else differs from one repeat to another."""
-    params = row.get("responses_create_params")
-    if not isinstance(params, Mapping) or "input" not in params:
-        return None
-    return blake2b(encode(params["input"]), digest_size=16).digest()
-
-
 def _ours(row: Mapping[str, Any], block: Mapping[str, Any]) -> Counted:
     spent = _usage(row)
-    tokens = {name: _number(spent.get(name)) or 0.0 for name in _USAGE}
+    tokens = {name: number(spent.get(name)) or 0.0 for name in _USAGE}
     counts = tokens | {"total_tokens": sum(tokens.values())} | _numbers({name: block.get(name) for name in _PLAYED})
     reward = {"reward": row.get("reward")}
     return Counted(_numbers(row.get("reward_components")) | _numbers(block.get("metrics")) | _numbers(reward), counts)
@@ -91,10 +91,10 @@ def _usage(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _numbers(values: Any) -> dict[str, float]:
     if not isinstance(values, Mapping):
         return {}
-    return {name: found for name, value in values.items() if (found := _number(value)) is not None}
+    return {name: found for name, value in values.items() if (found := number(value)) is not None}
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A finite number or a truth value, else nothing."""
     if not isinstance(value, bool | int | float):
         return None

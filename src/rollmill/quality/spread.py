@@ -32,7 +32,8 @@ def spread(count: int, histogram: Iterable[tuple[float, int]]) -> Numbers:
         away = value - mean
         mean += away * many / seen
         squares += away * (value - mean) * many
-    deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+    # Rounding can leave a little less than nothing where all values are the same.
+    deviation = math.sqrt(max(0.0, squares) / (count - 1)) if count > 1 else 0.0
     return Numbers(count, mean, least, most, sum(middle) / 2, deviation)
 
 

@@ -75,7 +75,7 @@ class AgentService:
         rollout = await self._play(self._player.play, request.body)
         if rollout.failure is not None:
             raise _told(rollout, rollout.failure)
-        return Answer(write_row(rollout, ""))
+        return Answer(write_row(rollout, ""), headers=(wire.OURS,))
 
     async def _respond(self, request: Request) -> Answer:
         stream, fields = request.read(_Asked).stream, request.read(dict[str, Raw])

@@ -78,6 +78,11 @@ class App:
             table, key = (self._below, parent) if last.startswith("{") else (self._exact, route.path)
             table.setdefault(key, {})[route.method] = route
 
+    def add(self, route: Route) -> None:
+        """Before it serves."""
+        self.routes.append(route)
+        self._exact.setdefault(route.path, {})[route.method] = route
+
     def _own_routes(self) -> list[Route]:
         return [
             Route("GET", "/", self._alive, Operation("Whether the service answers")),

@@ -17,12 +17,39 @@ from rollmill.rollout import Deadlines, Stage, close_world, verify_again
 from rollmill.serve import schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import JSON, TEXT, Answer, Problem, Request, cookie_name, invalid, json, read, set_cookie
+from rollmill.serve.http import (
+    JSON,
+    TEXT,
+    Answer,
+    Handler,
+    Problem,
+    Request,
+    cookie_name,
+    invalid,
+    json,
+    read,
+    set_cookie,
+)
 from rollmill.serve.openapi import ANY_OBJECT, Operation
+from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
 from rollmill.store.schema import UNREADABLE, is_json
 from rollmill.tools import Tool
-from rollmill.types import FunctionCall, Response, Rollout, Slot, Stop, Task, Trajectory, encode, read_item, read_task
+from rollmill.types import (
+    Failure,
+    FunctionCall,
+    FunctionCallOutput,
+    Response,
+    Rollout,
+    Slot,
+    Spans,
+    Stop,
+    Task,
+    Trajectory,
+    encode,
+    read_item,
+    read_task,
+)
 
 RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 """The paths that no tool can have."""
@@ -50,8 +77,11 @@ class EnvironmentService:
         deadlines: Deadlines = Deadlines(),
         idle_s: float = 3600.0,
         place: str = "",
+        relay: Relay = Relay({}),
         hide: Callable[[str], str] = str,
+        spans: Spans | None = None,
     ) -> None:
+        """`place` begins the ids of this process's sessions, `relay` knows the other processes, `spans` profiles."""
         for tool in kind.tools:
             if tool in RESERVED:
                 raise ContractError(f"{kind.__name__}: as a service it cannot have a tool called {tool}; rename it")
@@ -59,8 +89,9 @@ class EnvironmentService:
         self._kind, self._world, self._compute, self._aggregate = kind, world, compute, aggregate
         self._config = config or {}
         self._deadlines = deadlines
-        self._watch = Watch()
+        self._watch, self._spans = Watch(), spans
         self._cookie = cookie_name(kind, name)
+        self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
         self.app = App(name, self._routes(), guard=guard, life=self.life, hide=hide)
 
@@ -77,13 +108,17 @@ class EnvironmentService:
         session = (409, 410, 503, 504)
         row, whole = schemas.row(self._kind.task_type), schemas.judged(self._kind.task_type)
         routes = [
-            Route("POST", "/seed_session", self._seed, Operation("Begin a task", row, problems=(503, 504)), long=True),
             Route(
-                *("POST", "/verify", self._verify),
+                *("POST", "/seed_session", self._held(self._seed)),
+                Operation("Begin a task", row, problems=(503, 504)),
+                long=True,
+            ),
+            Route(
+                *("POST", "/verify", self._held(self._verify)),
                 Operation("Judge what happened", whole, _VERDICT, problems=session),
                 long=True,
             ),
-            Route("POST", "/close", self._end, Operation("End the session")),
+            Route("POST", "/close", self._held(self._end), Operation("End the session")),
             Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", schemas.ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
@@ -91,7 +126,7 @@ class EnvironmentService:
         if self._has_user:
             items = {"type": "object", "properties": {"items": schemas.ITEMS}}
             operation = Operation("The user's next words", items, problems=session)
-            routes.append(Route("POST", "/rollmill/user", self._user, operation))
+            routes.append(Route("POST", "/rollmill/user", self._held(self._user), operation))
         routes += [self._tool(tool) for tool in self._kind.tools.values()]
         nowhere = Operation("A tool that there is not", ANY_OBJECT, problems=(404,))
         return [*routes, Route("POST", "/{tool}", self._unknown, nowhere)]
@@ -108,7 +143,11 @@ class EnvironmentService:
             content_types=(JSON, TEXT.partition(";")[0]),
             refusal=_REFUSED,
         )
-        return Route("POST", f"/{tool.name}", call, operation, long=True)
+        return Route("POST", f"/{tool.name}", self._held(call), operation, long=True)
+
+    def _held(self, handler: Handler) -> Handler:
+        """What belongs to a session is answered by the process that holds it."""
+        return self._relay.around(handler, self._cookie)
 
     @property
     def _has_user(self) -> bool:
@@ -131,17 +170,25 @@ class EnvironmentService:
                 call = FunctionCall(name=name, arguments=request.body.decode() or "{}", call_id=call_id)
             except UnicodeDecodeError as error:
                 raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
-            try:
-                with Stage("tool", f"tool {name}", self._deadlines.play_s, trajectory, self._watch):
-                    output = await world.call(call)
-            except RolloutError as error:
-                raise wire.failed(error.failure) from error
+            output = await self._played(world, call)
             trajectory.items += (call, output)
             cookie = set_cookie(self._cookie, self._id(request))
             headers = (cookie, *(((wire.ENDED, "true"),) if world.ended else ()))
         body = output.text.encode("utf-8", "replace")
         refused = output.status == "incomplete"
         return Answer(body, 422 if refused else 200, JSON if is_json(body) else TEXT, headers)
+
+    async def _played(self, world: Environment[Any], call: FunctionCall) -> FunctionCallOutput:
+        longest_s = self._deadlines.play_s
+        try:
+            # No stage of its own: the call is timed by the world.
+            with self._watch.within(longest_s):
+                return await world.call(call)
+        except TimeoutError:
+            detail = f"{call.name} took longer than {longest_s:g} s"
+            raise wire.failed(Failure("tool", "timeout", detail, retryable=True)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
 
     async def _user(self, request: Request) -> Answer:
         body = request.read(dict[str, Raw])
@@ -161,7 +208,7 @@ class EnvironmentService:
         if "response" not in row:
             raise invalid("the row has no `response`: what the model has said and done")
         response = _response(row["response"])
-        counts = read(row.pop("rollmill"), wire.Counts) if "rollmill" in row else wire.counted(response.output)
+        counts = wire.read_counts(request.headers.get(wire.COUNTS, "")) or wire.counted(response.output)
         id = self._id(request)
         try:
             if id in self.sessions:
@@ -173,7 +220,7 @@ class EnvironmentService:
                 reward = await self._judge_alone(task, response, counts, known=bool(id))
         except RolloutError as error:
             raise wire.failed(error.failure) from error
-        return json(wire.verdict(row, reward))
+        return Answer(encode(wire.verdict(row, reward)), headers=(wire.OURS,))
 
     async def _judge(self, session: Session, response: Response, counts: wire.Counts) -> Any:
         world = session.world
@@ -238,6 +285,7 @@ class EnvironmentService:
             with boundary("environment"):
                 world = self._world(task)
             world.trajectory = Trajectory(task.prompt)
+            world.trajectory.spans = self._spans
             try:
                 with Stage("environment", "setup", self._deadlines.setup_s, world.trajectory, self._watch):
                     await world.setup()

@@ -16,7 +16,7 @@ from rollmill.net.connection import Answer, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.remote_environment import refusal, unanswered
-from rollmill.store.schema import Block, read_row
+from rollmill.store.schema import read_row
 from rollmill.types import Failure, Reply, Response, Reward, Rollout, Slot, Stop, Task, Trajectory, decode
 
 
@@ -67,7 +67,7 @@ class RemoteAgent:
         if answer.status != 200:
             raise self._failed(answer, trajectory)
         try:
-            rollout = _read(answer.body, task)
+            rollout = _read(answer, task)
         except wire.MALFORMED as error:
             detail = f"{url} answered what is no rollout: {error}"
             raise RolloutError(Failure("agent", "malformed", detail)) from None
@@ -94,16 +94,14 @@ class _Told(Struct):
 
 class _Row(Struct):
     response: Raw
-    rollmill: Block | None = None
 
 
-def _read(body: bytes, task: Task) -> Rollout:
+def _read(answer: Answer, task: Task) -> Rollout:
     """A rollout from what any system's `/run` answers."""
-    row = decode(body, type=_Row)
-    if row.rollmill is not None:
-        return read_row(body, Task)
-    rollout = _rollout(row.response, None, task)
-    return msgspec.structs.replace(rollout, reward=wire.read_verdict(body, task.fields))
+    if wire.OURS[0].encode() in answer.headers:
+        return read_row(answer.body, Task)
+    rollout = _rollout(decode(answer.body, type=_Row).response, None, task)
+    return msgspec.structs.replace(rollout, reward=wire.read_verdict(answer.body, task.fields))
 
 
 def _rollout(response: Raw, counts: wire.Counts | None, task: Task) -> Rollout:

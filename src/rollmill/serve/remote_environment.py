@@ -74,7 +74,7 @@ class RemoteEnvironment(Environment[Task]):
         return self._offer
 
     async def call(self, call: FunctionCall) -> FunctionCallOutput:
-        with self.trajectory.timed("tools"), boundary("tool"):
+        with self.trajectory.timed("tools", call.name), boundary("tool"):
             try:
                 self._check(call)
             except ToolError as error:
@@ -103,12 +103,12 @@ class RemoteEnvironment(Environment[Task]):
         trajectory = self.trajectory
         asked = (trajectory.asked or self.task).fields
         counts = wire.Counts(trajectory.turns, trajectory.tool_calls)
-        body = wire.row_body(asked, response=trajectory.response().wire(), rollmill=counts)
-        answer = await self._posted("verifier", "/verify", body)
+        body = wire.row_body(asked, response=trajectory.response().wire())
+        answer = await self._posted("verifier", "/verify", body, {wire.COUNTS: counts.header()})
         # The session has served; there is nothing left to close.
         self._cookies.clear()
         try:
-            return wire.read_verdict(answer.body, asked)
+            return wire.read_verdict(answer.body, asked, ours=wire.OURS[0].encode() in answer.headers)
         except wire.MALFORMED as error:
             detail = f"{self._client.url}/verify answered no verdict: {error}"
             raise RolloutError(Failure("verifier", "malformed", detail)) from None

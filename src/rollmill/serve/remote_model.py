@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
@@ -16,15 +17,16 @@ from rollmill.net.connection import Answer, LateError, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.model import Added
-from rollmill.types import Reply, decode, encode
+from rollmill.types import Reply, Spans, decode, encode
 
 
 class RemoteModel:
     """Posts conversations to `/v1/responses`. The service tries again what fails behind it; this does not."""
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: Client, spans: Spans | None = None, label: str = "") -> None:
+        """`spans` hears under its `label` how long it took to answer."""
         self.name = name
-        self._client = client
+        self._client, self._spans, self._label = client, spans, label or name
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -34,6 +36,15 @@ class RemoteModel:
         await self._client.__aexit__(*error)
 
     async def reply(self, conversation: Conversation) -> Reply:
+        if self._spans is None:
+            return await self._reply(conversation)
+        began = perf_counter()
+        try:
+            return await self._reply(conversation)
+        finally:
+            self._spans.add("model", perf_counter() - began, self._label)
+
+    async def _reply(self, conversation: Conversation) -> Reply:
         body = {**conversation.params, "model": self.name, "input": [item.json for item in conversation.items]}
         headers = {wire.CONVERSATION: conversation.id, wire.TURN: str(conversation.turn)}
         try:

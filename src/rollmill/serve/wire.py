@@ -30,6 +30,10 @@ CALL = "x-rollmill-call"
 CONVERSATION = "x-rollmill-conversation"
 TURN = "x-rollmill-turn"
 """The headers of a model call: which conversation it goes on, and how often the model has answered in it."""
+COUNTS = "x-rollmill-counts"
+"""The header of a verification: how often the model has answered, and how many of its calls were answered."""
+OURS = ("x-rollmill", "1")
+"""The header by which our verdicts and rollouts are told from others, who may echo a row with fields of ours."""
 
 
 MALFORMED = (*UNREADABLE, ValueError, TypeError, LookupError)
@@ -41,6 +45,15 @@ class Counts(Struct, frozen=True):
 
     turns: int = 0
     tool_calls: int = 0
+
+    def header(self) -> str:
+        return f"{self.turns} {self.tool_calls}"
+
+
+def read_counts(header: str) -> Counts | None:
+    words = header.split()
+    known = len(words) == 2 and all(word.isdecimal() and len(word) < 10 for word in words)
+    return Counts(int(words[0]), int(words[1])) if known else None
 
 
 class Judged(Struct, frozen=True):
@@ -102,14 +115,14 @@ def verdict(row: Mapping[str, Raw], reward: Reward) -> dict[str, Any]:
 _NOT_SAID = frozenset(("reward", "reward_components", "response", "responses_create_params", "rollmill"))
 
 
-def read_verdict(body: bytes, given: Iterable[str]) -> Reward:
+def read_verdict(body: bytes, given: Iterable[str], *, ours: bool = False) -> Reward:
     """The reward in what any system's `/verify` answers to a row of these fields. Raises what is in `MALFORMED`."""
     fields = decode(body, type=dict[str, Raw])
     if "reward" not in fields:
         raise ValueError("the answer has no `reward`")
     value = decode(fields["reward"], type=float)
     parts = decode(fields["reward_components"], type=dict[str, float]) if "reward_components" in fields else {}
-    if "rollmill" in fields:
+    if ours and "rollmill" in fields:
         judged = decode(fields["rollmill"], type=Judged)
         notes = {name: decode(fields[name]) for name in judged.added if name not in judged.metrics}
         return Reward(value, parts, judged.metrics, notes)

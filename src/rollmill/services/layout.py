@@ -28,6 +28,8 @@ class Served(Struct, frozen=True):
     host: str
     port: int
     sockets: tuple[socket.socket, ...]
+    private: tuple[socket.socket, ...] = ()
+    """Of each process one, where several hold sessions: there the others ask for those that are not theirs."""
 
     @property
     def url(self) -> str:
@@ -35,8 +37,12 @@ class Served(Struct, frozen=True):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def close(self) -> None:
-        for one in self.sockets:
+        for one in (*self.sockets, *self.private):
             one.close()
+
+    @property
+    def siblings(self) -> list[str]:
+        return [f"http://127.0.0.1:{one.getsockname()[1]}" for one in self.private]
 
 
 class Group(Struct, frozen=True):
@@ -56,6 +62,9 @@ def groups(instances: Mapping[str, Instance], options: ServeOptions, *, apart: b
     alone: list[Group] = []
     together: list[str] = []
     for name, instance in instances.items():
+        if instance.url:
+            # Somebody else serves it.
+            continue
         file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
         workers = workers_of(instance, options)
         if file is not None and plugins.is_program(file):
@@ -98,7 +107,8 @@ def serve_at(instances: Mapping[str, Instance], options: ServeOptions) -> dict[s
     free = _free_ports(options)
     try:
         for name, instance in instances.items():
-            served[name] = _place(instance, options, free)
+            if not instance.url:
+                served[name] = _place(instance, options, free)
     except BaseException:
         for one in served.values():
             one.close()
@@ -109,13 +119,19 @@ def serve_at(instances: Mapping[str, Instance], options: ServeOptions) -> dict[s
 def _place(instance: Instance, options: ServeOptions, free: Iterator[int]) -> Served:
     host, count = instance.host or host_of(options), workers_of(instance, options)
     if instance.port:
-        return Served(instance, host, instance.port, _listening(host, instance.port, count, f"{instance.at}.port"))
+        sockets = _listening(host, instance.port, count, f"{instance.at}.port")
+        return Served(instance, host, instance.port, sockets, _private(instance, count))
     for port in free:
         try:
-            return Served(instance, host, port, _listening(host, port, count, ""))
+            return Served(instance, host, port, _listening(host, port, count, ""), _private(instance, count))
         except PortTakenError:
             continue
     raise ConfigError(f"no port from {options.port_range_low} to {options.port_range_high} is free: widen the range")
+
+
+def _private(instance: Instance, count: int) -> tuple[socket.socket, ...]:
+    holds_sessions = instance.kind == "resources_servers" and count > 1
+    return tuple(listen_at("127.0.0.1", 0) for _ in range(count)) if holds_sessions else ()
 
 
 def host_of(options: ServeOptions) -> str:

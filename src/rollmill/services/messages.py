@@ -18,6 +18,10 @@ class Place(Struct, frozen=True, array_like=True):
     name: str
     descriptor: int
     host: str
+    private: int = -1
+    """The socket on which the other processes that serve it ask for this one's sessions."""
+    siblings: list[str] = []
+    """The URLs of all of those, in their order."""
 
 
 class Serve(Struct, frozen=True, tag="serve", array_like=True):
@@ -35,9 +39,11 @@ class Serve(Struct, frozen=True, tag="serve", array_like=True):
     """How long models that do not answer yet are waited for."""
     worker: int = 0
     """Which of the processes that are alike this is."""
-    siblings: dict[str, list[str]] = {}
-    """Where each of them can be asked for the sessions that it holds, by instance."""
     dry: bool = False
+    profiles: str = ""
+    """The folder in which profiles are written, where they are made."""
+    required_str: str = ""
+    """What functions have to have in their name or file to be in them."""
 
 
 class Stop(Struct, frozen=True, tag="stop", array_like=True):

@@ -8,17 +8,20 @@ import os
 import socket
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 
 from rollmill.config.secrets import mask_text
+from rollmill.cores import allow_many_files
 from rollmill.engines.channel import Channel
 from rollmill.engines.program import die_with, leave_signals_to_the_command
 from rollmill.errors import CallerError, describe
 from rollmill.model import Secret
+from rollmill.profiling.profiler import Profiler
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
 from rollmill.services.hosting import Hosting, unanswering
-from rollmill.services.messages import Fault, Notice, Ready, Serve, Stop, read_order
+from rollmill.services.messages import Fault, Notice, Place, Ready, Serve, Stop, read_order
+from rollmill.services.profiled import profiled, stats
 
 _LOOK_AGAIN_S = 2.0
 
@@ -49,19 +52,32 @@ class Server:
         logging.getLogger().addFilter(_Hiding(order.secrets))
         try:
             async with AsyncExitStack() as stack:
-                hosting = await stack.enter_async_context(_hosting(order, stack))
-                await self._open(order, hosting, stack, channel)
+                profiler = stack.enter_context(_profiled(order))
+                hosting = Hosting(
+                    order.setup,
+                    stack,
+                    secrets=order.secrets,
+                    idle_s=order.idle_s,
+                    worker=order.worker,
+                    profile=profiler,
+                )
+                await hosting.open()
+                await self._open(order, hosting, stack, channel, profiler)
                 if not order.dry:
                     await self._stopping.wait()
         except Exception as error:  # noqa: BLE001
             channel.send(_fault(error))
 
-    async def _open(self, order: Serve, hosting: Hosting, stack: AsyncExitStack, channel: Channel) -> None:
+    async def _open(
+        self, order: Serve, hosting: Hosting, stack: AsyncExitStack, channel: Channel, profiler: Profiler | None
+    ) -> None:
         token = Secret(order.setup.access_token) if order.setup.access_token else None
         for place in order.places:
-            app = await hosting.service(place.name, Guard(place.host, token, tuple(order.names)))
+            app = await hosting.service(place.name, Guard(place.host, token, tuple(order.names)), place.siblings)
+            if profiler is not None:
+                app.add(stats(profiler))
             if not order.dry:
-                await stack.enter_async_context(Listener(app, [socket.socket(fileno=place.descriptor)]))
+                await stack.enter_async_context(Listener(app, _sockets(place)))
         if order.dry:
             channel.send(Ready())
             return
@@ -76,9 +92,15 @@ class Server:
                 self._stopping.set()
 
 
-def _hosting(order: Serve, stack: AsyncExitStack) -> Hosting:
-    place = f"{order.worker}." if order.siblings else ""
-    return Hosting(order.setup, stack, secrets=order.secrets, idle_s=order.idle_s, place=place)
+def _profiled(order: Serve) -> AbstractContextManager[Profiler | None]:
+    # Where profiles are made, each instance has processes of its own.
+    instance = order.setup.instances[order.places[0].name]
+    worker = f".{order.worker}" if order.places[0].siblings or order.worker else ""
+    return profiled(instance, order.profiles, worker=worker, required_str=order.required_str)
+
+
+def _sockets(place: Place) -> list[socket.socket]:
+    return [socket.socket(fileno=one) for one in (place.descriptor, place.private) if one >= 0]
 
 
 async def _watch_models(hosting: Hosting, channel: Channel, wait_s: float) -> None:
@@ -123,6 +145,7 @@ async def serve(descriptor: int) -> None:
 
 
 def main() -> None:
+    allow_many_files()
     descriptor, pipe = int(sys.argv[1]), int(sys.argv[2])
     for inherited in (descriptor, pipe):
         # What an environment starts would hold the connection open after this process has died.

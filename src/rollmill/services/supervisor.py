@@ -21,6 +21,7 @@ from rollmill.config import Instance
 from rollmill.config.secrets import mask_text
 from rollmill.config.tree import Tree
 from rollmill.errors import ConfigError, RunError
+from rollmill.instances import addresses_of
 from rollmill.launch import Setup
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
@@ -46,13 +47,14 @@ class Supervisor:
         tree: Tree,
         secrets: list[str],
         say: Callable[[str], None],
-        apart: bool = False,
+        head: bool = True,
     ) -> None:
-        """`tree` is the configuration without its `secrets`; with `apart` each instance has a process of its own."""
+        """`tree` is the configuration without its `secrets`; without `head` nobody else is told of the services."""
         self._instances, self._options = dict(instances), options
         self._tree, self._secrets, self._say = tree, secrets, say
         self._hide: Callable[[str], str] = functools.partial(mask_text, secrets=secrets)
-        self._groups = groups(instances, options, apart=apart)
+        self._has_head = head and not options.dry_run
+        self._groups = groups(instances, options, apart=options.profiling_enabled)
         self._served: dict[str, Served] = {}
         self._members: list[Member] = []
         self._notices: dict[str, str] = {}
@@ -75,9 +77,14 @@ class Supervisor:
 
     async def _start(self) -> None:
         options = self._options
+        if options.profiling_enabled and options.profiling_results_dirpath is None:
+            raise ConfigError(
+                "profiling_enabled=true: where do the profiles go? Give +profiling_results_dirpath=FOLDER, for example "
+                "+profiling_results_dirpath=results/profiling"
+            )
         # Before anything is started: a port that is taken, or a host that needs a token.
         head = self._guard(options.head_server.host)
-        listening = None if options.dry_run else _head_socket(options)
+        listening = _head_socket(options) if self._has_head else None
         if listening is not None:
             self._stack.callback(listening.close)
         self._served = serve_at(self._instances, options)
@@ -117,6 +124,10 @@ class Supervisor:
         return [self._shown_of(name, group) for group in self._groups for name in group.instances]
 
     @property
+    def addresses(self) -> dict[str, str]:
+        return addresses_of(self._instances) | {name: one.url for name, one in self._served.items()}
+
+    @property
     def notices(self) -> dict[str, str]:
         """What a person should know of some of them."""
         return dict(self._notices)
@@ -150,7 +161,7 @@ class Supervisor:
             worker,
             output,
             order=functools.partial(self._order, group),
-            sockets=[served.sockets[worker] for _, served in places],
+            sockets=[one[worker] for _, served in places for one in (served.sockets, served.private) if one],
             heard=self._noticed,
             python=self._pythons.get(group.name, sys.executable),
         )
@@ -170,12 +181,16 @@ class Supervisor:
             limits=options.limits,
             outage_s=options.outage_s,
             deadlines=options.deadlines,
-            addresses={name: one.url for name, one in self._served.items() if name not in here},
+            addresses={name: url for name, url in self.addresses.items() if name not in here},
             access_token=options.access_token.reveal() if options.access_token else "",
         )
         return Serve(
             setup,
-            [Place(name, served.sockets[worker].fileno(), served.host) for name, served in places],
+            [
+                Place(name, served.sockets[worker].fileno(), served.host, private, served.siblings)
+                for name, served in places
+                for private in [served.private[worker].fileno() if served.private else -1]
+            ],
             path=sys.path,
             secrets=self._secrets,
             names=options.allowed_hosts,
@@ -183,6 +198,8 @@ class Supervisor:
             wait_s=options.model_endpoint_readiness_timeout_seconds,
             worker=worker,
             dry=options.dry_run,
+            profiles=str(Path(options.profiling_results_dirpath or "").absolute()) if options.profiling_enabled else "",
+            required_str=options.required_str,
         )
 
     def _noticed(self, notice: Notice) -> None:
@@ -206,7 +223,8 @@ class Supervisor:
         members = [member for member in self._members if member.group is group]
         members = members[: len(served.sockets)]
         pids = [member.pid for member in members if member.pid is not None]
-        state = "ready" if len(pids) == len(members) else "restarting"
+        ready = all(member.serving for member in members)
+        state = "ready" if ready else "restarting" if any(member.restarts for member in members) else "starting"
         return Shown(
             name=name,
             server_type=instance.kind,
@@ -231,8 +249,13 @@ class Supervisor:
             self._count_death(member)
             await asyncio.sleep(0.2 * 2**member.restarts)
             member.restarts += 1
-            await member.start(self._options.start_s)
-            self._say(f"{member.name} is up again")
+            try:
+                await member.start(self._options.start_s)
+            except RunError:
+                if not member.ended.is_set():
+                    raise
+            else:
+                self._say(f"{member.name} is up again")
 
     def _count_death(self, member: Member) -> None:
         if self._options.when_a_service_dies == "stop":

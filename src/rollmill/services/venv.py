@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rollmill.config.files import PACKAGE
 from rollmill.errors import ConfigError
+from rollmill.files import write_whole
 from rollmill.services.layout import needed
-from rollmill.store.folder import write_whole
 
 _MADE_FOR = "rollmill-requirements"
 _LAST_LINES = 5

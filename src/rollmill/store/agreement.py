@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rollmill.errors import ConfigError
 from rollmill.store.manifest import Identity, Manifest, Run, Segment, changes
 
-_MIXED = "give --mixed to join them nevertheless"
+_MIXED = "give --mixed (or +mixed=true) to join them nevertheless"
 
 
 def join_manifests(manifests: Mapping[str, Manifest], *, mixed: bool) -> Manifest | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollmill.errors import StoreError
-from rollmill.store.folder import sync_folder, write_all
+from rollmill.files import sync_folder, write_all
 
 
 class Appended:

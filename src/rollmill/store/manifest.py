@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rollmill.errors import ConfigError
-from rollmill.store.folder import write_durably
+from rollmill.files import write_durably
 
 NAME = "manifest.json"
 _MOST_RUNS = 1000

@@ -20,10 +20,11 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from rollmill.errors import ConfigError, StoreError
+from rollmill.files import write_whole
 from rollmill.store.agreement import join_manifests, refuse_models
 from rollmill.store.choice import Choice, Chosen, Offer, Rank
 from rollmill.store.failures import Logged, read_failures
-from rollmill.store.folder import ENDINGS, run_folder, write_whole
+from rollmill.store.folder import ENDINGS, run_folder
 from rollmill.store.lines import Broken, Line, Place, read_lines
 from rollmill.store.manifest import NAME as MANIFEST
 from rollmill.store.manifest import Manifest, read_manifest

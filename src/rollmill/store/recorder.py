@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self
 
@@ -13,6 +14,7 @@ from rollmill.errors import StoreError, describe
 from rollmill.store.lines import Place
 from rollmill.store.schema import Entry
 from rollmill.store.store import Store
+from rollmill.types import Spans
 
 Durability = Literal["process", "os", "power"]
 
@@ -35,8 +37,10 @@ class Recorder:
     who leaves.
     """
 
-    def __init__(self, store: Store, durability: Durability = "os") -> None:
+    def __init__(self, store: Store, durability: Durability = "os", spans: Spans | None = None) -> None:
+        """`spans` hears how long groups took: to be indexed, while nothing else happens, and to be on the disk."""
         self._store = store
+        self._spans = spans
         self._durability = durability
         self._pending: list[tuple[Entry, Place]] = []
         self._wake = asyncio.Event()
@@ -163,9 +167,14 @@ class Recorder:
             self._full.clear()
         group, self._group = self._group, self._loop.create_future()
         try:
+            began = perf_counter()
             self.commit()
+            committed = perf_counter()
             if self._durability != "process":
                 await asyncio.to_thread(self._sync)
+            if self._spans is not None:
+                self._spans.add("store", committed - began, "commit")
+                self._spans.add("store", perf_counter() - committed, "fsync")
         except BaseException as error:
             _settle(group, self._fail(error))
             raise

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from rollmill.errors import StoreError
+from rollmill.files import sync_folder, write_all
 from rollmill.store.appended import Appended
-from rollmill.store.folder import sync_folder, write_all
 from rollmill.types import encode
 
 QUARANTINE = "quarantine.ndjson"

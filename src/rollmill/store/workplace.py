@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from rollmill.errors import ConfigError, StoreError
-from rollmill.store.folder import run_folder, stem, sync_folder
+from rollmill.files import sync_folder
+from rollmill.store.folder import run_folder, stem
 from rollmill.store.lock import Lock, owner
 
 

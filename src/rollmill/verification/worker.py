@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -17,14 +18,18 @@ from msgspec import Raw, Struct
 
 from rollmill.environment import Environment
 from rollmill.errors import describe
+from rollmill.profiling.profile import Measured, Profile
 from rollmill.types import Task, Trajectory, Usage, decode, encode, number, read_item, read_task
 
 IN_WORKER = "ROLLMILL_REWARD_WORKER"
 """Set in the environment of such a process."""
+PROFILED = "--profile"
+"""On its command line: it measures itself."""
 _GRACE_S = 2.0
+_TELL_S = 1.0
 
 
-class Job(Struct):
+class Job(Struct, tag=True):
     """What crosses to the process: JSON only, so that no live object and no pickle does."""
 
     module: str
@@ -43,9 +48,15 @@ class Job(Struct):
     only_load: bool = False
 
 
+class Tell(Struct, tag=True):
+    """Say what you have measured; there is nothing to compute."""
+
+
 class Answer(Struct):
     value: float | None = None
     error: str | None = None
+    told: Measured | None = None
+    """What the process has measured since it began, where it measures itself; not with every answer."""
 
 
 class Worker:
@@ -118,6 +129,20 @@ def _outliving(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+class Teller:
+    """Adds what this process has measured of itself to its answers: now and then, and when it is asked for it."""
+
+    def __init__(self) -> None:
+        self._profile = Profile()
+        self._profile.start()
+        self._told_at = perf_counter()
+
+    def tell(self, answer: Answer, *, asked: bool) -> None:
+        if asked or perf_counter() - self._told_at > _TELL_S:
+            answer.told = self._profile.measured()
+            self._told_at = perf_counter()
+
+
 def main() -> None:
     # Jobs and answers have descriptors of their own: what a reward prints must not be read as an answer, and what it
     # starts must not read the next job.
@@ -125,9 +150,13 @@ def main() -> None:
     with Path(os.devnull).open("r+b") as nowhere:
         os.dup2(nowhere.fileno(), 0)
         os.dup2(nowhere.fileno(), 1)
-    worker = Worker()
+    worker, teller = Worker(), Teller() if PROFILED in sys.argv else None
     for line in jobs:
-        answers.write(encode(worker.run(decode(line, type=Job))) + b"\n")
+        order = decode(line, type=Job | Tell)
+        answer = worker.run(order) if isinstance(order, Job) else Answer()
+        if teller is not None:
+            teller.tell(answer, asked=isinstance(order, Tell))
+        answers.write(encode(answer) + b"\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Files of rows: looked at, made ready for training, fetched and given away."""

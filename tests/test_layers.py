@@ -155,3 +155,14 @@ def test_no_module_imports_itself_by_a_detour():
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(f"a cycle: {' <- '.join(error.args[1])}")
+
+
+def test_nothing_is_pickled():
+    # What is unpickled can do anything; processes and clients speak JSON and msgpack.
+    found = {
+        f"{name} imports {module}"
+        for name, tree in MODULES.items()
+        for module, _ in imported(tree)
+        if module.partition(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle")
+    }
+    assert not found

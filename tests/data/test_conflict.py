@@ -35,4 +35,4 @@ def test_what_is_not_there_and_what_is_no_json(tmp_path):
     path = tmp_path / "a_metrics.json"
     assert difference(path, {}) is None
     path.write_text("{torn")
-    assert difference(path, {}).startswith("not JSON")
+    assert difference(path, {}).startswith("it is not JSON")

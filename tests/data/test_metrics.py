@@ -54,7 +54,12 @@ def test_rows_are_counted_under_nemo_gyms_names():
     rows = [
         {"responses_create_params": {**asked, "tools": [{}, {}]}, "level": 1, "tags": ["x", "y", 2], "id": "a"},
         {"responses_create_params": {**asked, "tools": []}, "level": 2.5, "tags": ["x"], "id": "b", "hard": True},
-        {"responses_create_params": {"input": "x"}, "level": None, "nested": {"n": 1}, "response": {"n": 1}},
+        {
+            "responses_create_params": {"input": "x", "temperature": "low"},
+            "level": None,
+            "nested": {"n": 1},
+            "response": {"n": 1},
+        },
     ]
     words = [len(json.dumps(row["responses_create_params"]).split()) for row in rows]
     assert metrics(*rows).said() == {

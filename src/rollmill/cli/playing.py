@@ -27,7 +27,7 @@ from rollmill.collection.run import About, Outcome, run
 from rollmill.collection.worker import Crew
 from rollmill.config import Config, Instance, masked, masked_text
 from rollmill.engines.processes import ProcessCrew
-from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
+from rollmill.instances import addresses_of, fingerprints, identity_of, refuse_deferring, with_policy
 from rollmill.launch import assemble, check_endpoint
 from rollmill.profiling.profiler import Profiler
 from rollmill.store.folder import fingerprint
@@ -87,8 +87,8 @@ async def play(
     most = most_at_once(instances)
     options = lowered(config.options, instances, most, say)
     # First of all: a server that is down is said before a large input is read.
-    if not addresses:
-        await check_endpoint(instances, options.agent_name)
+    addresses = {**addresses_of(instances), **addresses}
+    await check_endpoint(instances, options.agent_name, addresses)
     source = tasks_of(options, instances, say, addresses)
     survey = source.survey(skip_bad=options.skip_bad_rows)
     agents = tuple(sorted(survey.agents))

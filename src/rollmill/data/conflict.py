@@ -22,8 +22,10 @@ def difference(metrics: Path, now: dict[str, Any]) -> str | None:
         before = msgspec.json.decode(metrics.read_bytes())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     except UNREADABLE as error:
-        return f"not JSON: {error}"
+        return f"it is not JSON: {error}"
     return next(_differences(before, now, ""), None)
 
 

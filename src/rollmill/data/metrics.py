@@ -126,7 +126,7 @@ def _asked(params: Mapping[str, Any]) -> dict[str, float]:
         "turns": users or None,
         "temperature": params.get("temperature"),
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: one for name, value in found.items() if (one := number(value)) is not None}
 
 
 def _rounded(value: float) -> float:

@@ -62,6 +62,9 @@ def groups(instances: Mapping[str, Instance], options: ServeOptions, *, apart: b
     alone: list[Group] = []
     together: list[str] = []
     for name, instance in instances.items():
+        if instance.url:
+            # Somebody else serves it.
+            continue
         file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
         workers = workers_of(instance, options)
         if file is not None and plugins.is_program(file):
@@ -104,7 +107,8 @@ def serve_at(instances: Mapping[str, Instance], options: ServeOptions) -> dict[s
     free = _free_ports(options)
     try:
         for name, instance in instances.items():
-            served[name] = _place(instance, options, free)
+            if not instance.url:
+                served[name] = _place(instance, options, free)
     except BaseException:
         for one in served.values():
             one.close()

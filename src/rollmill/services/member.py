@@ -40,6 +40,8 @@ class Member:
         self.ended = asyncio.Event()
         self.code: int | None = None
         self.restarts = 0
+        self.serving = False
+        """Whether its services answer, as far as is known."""
         self._process: Process | None = None
         self._pipe = -1
         self._watching: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class Member:
             await asyncio.wait([reading], timeout=1.0)
             reading.cancel()
         self._let_go()
+        self.serving = False
         self.ended.set()
 
     def _let_go(self) -> None:
@@ -145,9 +148,9 @@ class HostMember(Member):
         finally:
             for one in waiting:
                 one.cancel()
-        if self._ready.is_set():
-            return
-        raise self._why_not(within_s)
+        if not self._ready.is_set():
+            raise self._why_not(within_s)
+        self.serving = True
 
     def _why_not(self, within_s: float) -> Exception:
         match self._fault:
@@ -204,6 +207,7 @@ class ProgramMember(Member):
             raise RunError(f"{self.name} did not answer at {self._served.url} in {within_s:g} s") from None
         if self.ended.is_set():
             raise RunError(self.died())
+        self.serving = True
 
     def ask_to_end(self) -> None:
         self._let_go()

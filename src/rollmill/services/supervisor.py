@@ -21,6 +21,7 @@ from rollmill.config import Instance
 from rollmill.config.secrets import mask_text
 from rollmill.config.tree import Tree
 from rollmill.errors import ConfigError, RunError
+from rollmill.instances import addresses_of
 from rollmill.launch import Setup
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
@@ -124,7 +125,7 @@ class Supervisor:
 
     @property
     def addresses(self) -> dict[str, str]:
-        return {name: one.url for name, one in self._served.items()}
+        return addresses_of(self._instances) | {name: one.url for name, one in self._served.items()}
 
     @property
     def notices(self) -> dict[str, str]:
@@ -180,7 +181,7 @@ class Supervisor:
             limits=options.limits,
             outage_s=options.outage_s,
             deadlines=options.deadlines,
-            addresses={name: one.url for name, one in self._served.items() if name not in here},
+            addresses={name: url for name, url in self.addresses.items() if name not in here},
             access_token=options.access_token.reveal() if options.access_token else "",
         )
         return Serve(
@@ -222,7 +223,8 @@ class Supervisor:
         members = [member for member in self._members if member.group is group]
         members = members[: len(served.sockets)]
         pids = [member.pid for member in members if member.pid is not None]
-        state = "ready" if len(pids) == len(members) else "restarting"
+        ready = all(member.serving for member in members)
+        state = "ready" if ready else "restarting" if any(member.restarts for member in members) else "starting"
         return Shown(
             name=name,
             server_type=instance.kind,
@@ -247,8 +249,13 @@ class Supervisor:
             self._count_death(member)
             await asyncio.sleep(0.2 * 2**member.restarts)
             member.restarts += 1
-            await member.start(self._options.start_s)
-            self._say(f"{member.name} is up again")
+            try:
+                await member.start(self._options.start_s)
+            except RunError:
+                if not member.ended.is_set():
+                    raise
+            else:
+                self._say(f"{member.name} is up again")
 
     def _count_death(self, member: Member) -> None:
         if self._options.when_a_service_dies == "stop":

@@ -77,7 +77,7 @@ def test_commands_exist_and_take_what_they_are_given(page):
 def test_blocks_of_commands_parse(page):
     for script in scripts(page):
         done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and not done.stderr, f"{done.stderr}\n{script}"
+        assert (done.returncode, done.stderr) == (0, ""), script
 
 
 def test_commands_are_found():

@@ -138,6 +138,8 @@ class ModelServer:
                 pass
 
         class Quiet(ThreadingHTTPServer):
+            request_queue_size = 128  # of 5 it would leave most of those waiting that come at once
+
             def handle_error(self, *_: object) -> None:
                 """A client that was killed is no news here."""
 

@@ -16,7 +16,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from rollmill.cli import collect
+from rollmill.cli import collect, main, ng
 from rollmill.collection.options import CollectOptions
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +84,13 @@ def test_every_flag_of_collect_is_documented():
     text = "".join(page.read_text("utf-8") for page in DOCS)
     missing = sorted(flag for flag in flags - {"--help"} if not re.search(rf"{flag}(?![\w-])", text))
     assert not missing, f"docs/ does not mention: {', '.join(missing)}"
+
+
+def test_every_command_is_documented():
+    text = (ROOT / "docs/commands.md").read_text("utf-8")
+    names = [*main.COMMANDS, *(f"ng_{name}" for name in ng.COMMANDS)]
+    missing = [name for name in names if not re.search(rf"^\|.*`{name}\b", text, re.MULTILINE)]
+    assert not missing, f"the table of docs/commands.md does not have: {', '.join(missing)}"
 
 
 # Links.

@@ -42,15 +42,15 @@ TABLE = {
     # A stand-in for a model speaks as a backend does, and a row is the same over HTTP as on disk.
     "serve": "contracts net store models",
     "config": "types errors model",
-    "data": "contracts store quality config",
+    "data": "files contracts store quality config",
     "plugins": "contracts models agents environments",
     "local": "contracts collection store",
     "instances": "contracts config plugins store",
     "launch": "contracts config instances collection store verification local net serve profiling",
     "stream": "contracts config collection store verification local",
     # A process that serves does as well.
-    "services": "contracts config plugins collection quality store cores net serve instances launch local engines "
-    "verification",
+    "services": "contracts config plugins collection quality store files cores net serve instances launch local "
+    "engines verification profiling",
     # A worker process calls `launch`, as the command does.
     "engines": "contracts collection store instances launch local profiling",
     "cli": "contracts verification models store quality collection config data plugins instances launch engines "
@@ -155,3 +155,14 @@ def test_no_module_imports_itself_by_a_detour():
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(f"a cycle: {' <- '.join(error.args[1])}")
+
+
+def test_nothing_is_pickled():
+    # What is unpickled can do anything; processes and clients speak JSON and msgpack.
+    found = {
+        f"{name} imports {module}"
+        for name, tree in MODULES.items()
+        for module, _ in imported(tree)
+        if module.partition(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle")
+    }
+    assert not found

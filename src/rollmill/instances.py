@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from rollmill.model import Model
 from rollmill.store.manifest import Identity
 
 _COMMON = {
-    *("entrypoint", "host", "port", "num_workers", "isolation", "domain", "datasets", "description"),
+    *("entrypoint", "host", "port", "num_workers", "isolation", "url", "domain", "datasets", "description"),
     *("verified", "verified_url"),
 }
 
@@ -43,6 +44,11 @@ def agent_instance(instances: Mapping[str, Instance], name: str | None) -> Insta
 def environment_instance(instances: Mapping[str, Instance], agent: Instance) -> Instance:
     """The environment that an agent plays in."""
     return instances[reference(agent, "resources_server", "resources_servers")]
+
+
+def addresses_of(instances: Mapping[str, Instance]) -> dict[str, str]:
+    """The URLs of those that are served already, by whomever."""
+    return {name: one.url for name, one in instances.items() if one.url}
 
 
 def environment_of(instances: Mapping[str, Instance], agent: Instance) -> Instance | None:
@@ -68,6 +74,8 @@ def faults(instances: Mapping[str, Instance]) -> Iterator[str]:
 
 
 def _checks(instance: Instance) -> Iterator[Callable[[], object]]:
+    if instance.url:
+        return
     file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
     if file is not None and (not file.is_file() or plugins.is_program(file)):
         # What a program makes of its fields, only the program knows.
@@ -86,7 +94,8 @@ def _begin_tasks(instance: Instance) -> None:
     """An environment that makes its own tasks may refuse its fields there."""
     kind = environment_kind(instance)
     if kind.makes_tasks():
-        kind.tasks(own_fields(instance), 0)
+        with _authors_code(instance):
+            kind.tasks(own_fields(instance), 0)
 
 
 def identity_of(
@@ -121,7 +130,7 @@ def known_kind(environment: Instance | None, elsewhere: Collection[str]) -> type
     try:
         return environment_kind(environment)
     except ConfigError:
-        if not elsewhere:
+        if environment.name not in elsewhere:
             raise
         return None
 
@@ -136,7 +145,9 @@ def model_name(instances: Mapping[str, Instance], agent: Instance) -> str:
 
 
 def name_of(model: Instance) -> str:
-    """A program's model has the name of its instance."""
+    """A model that somebody else serves has the name of its instance, unless it says another."""
+    if model.url:
+        return str(model.fields.get("model", model.name))
     file = plugins.own_file(model.kind, model.implementation, model.entrypoint)
     if file is not None and plugins.is_program(file):
         return model.name
@@ -145,11 +156,16 @@ def name_of(model: Instance) -> str:
 
 def refuse_deferring(instances: Mapping[str, Instance], name: str, elsewhere: Collection[str] = ()) -> None:
     """Raise `ConfigError` where what is not verified at once never can be."""
-    if elsewhere:
+    if name in elsewhere:
         raise ConfigError(
             "verify=defer: services verify what they play; to play without them, give the configuration in config_paths"
         )
-    kind = environment_kind(environment_instance(instances, instances[name]))
+    environment = environment_instance(instances, instances[name])
+    kind = known_kind(environment, elsewhere)
+    if kind is None:
+        raise ConfigError(
+            f"verify=defer: {environment.name} is somebody's own program, which says nothing of verifying"
+        )
     if kind.verification == "unsupported":
         raise ConfigError(
             f"verify=defer: {kind.__name__} declares verification = unsupported, so its rollouts cannot be verified "
@@ -194,12 +210,18 @@ def make_agent(instance: Instance) -> Agent:
 
 def _made(module: ModuleType, instance: Instance) -> Any:
     fields = convert(own_fields(instance), module.Fields, instance.at)
-    try:
+    with _authors_code(instance):
         return module.make(fields)
+
+
+@contextmanager
+def _authors_code(instance: Instance) -> Iterator[None]:
+    """Somebody's own class may take its fields itself, and says in its own way that it does not know one."""
+    try:
+        yield
     except RollmillError:
         raise
     except Exception as error:
-        # Somebody's own class takes its fields itself, and says in its own way that it does not know one.
         raise ConfigError(f"{instance.at}: {describe(error)}") from error
 
 

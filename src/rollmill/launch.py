@@ -95,14 +95,18 @@ async def assemble(setup: Setup, profile: Profile | None = None) -> AsyncIterato
         )
 
 
-async def check_endpoint(instances: Mapping[str, Instance], agent: str | None) -> None:
+async def check_endpoint(
+    instances: Mapping[str, Instance], agent: str | None, addresses: Mapping[str, str] = {}
+) -> None:
     """Raise `ConfigError` if the model of that agent, or of the only one, lives elsewhere and does not answer."""
     agents = [name for name, one in instances.items() if one.kind == "responses_api_agents"]
     name = agent or (agents[0] if len(agents) == 1 else None)
-    if name not in agents or name is None:
+    if name not in agents or name is None or name in addresses:
         return
     policy = reference(instances[name], "model_server", "responses_api_models")
-    if policy in instances and isinstance(model := make_model(instances[policy]), Endpoint):
+    if policy not in instances or policy in addresses:
+        return
+    if isinstance(model := make_model(instances[policy]), Endpoint):
         await model.check()
 
 
@@ -172,7 +176,8 @@ class Parts:
             instance = self._instances[name]
             if name in self._addresses:
                 # What fails there is tried again there.
-                remote = RemoteModel(model_name(self._instances, instance), self._client(name))
+                called = model_name(self._instances, instance)
+                remote = RemoteModel(called, self._client(name), self._spans_of(name), label=name)
                 self._persistent[name] = await self._stack.enter_async_context(remote)
                 return remote
             model = make_model(instance)

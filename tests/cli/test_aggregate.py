@@ -1,8 +1,10 @@
 """`rollmill aggregate` and `ng_aggregate_rollouts` as processes."""
 
+import gzip
 import json
 
 import pytest
+import zstandard
 from tests.data.rows import foreign
 
 from rollmill.quality.aggregate import aggregate
@@ -36,6 +38,18 @@ def test_outputs_of_ours_are_merged_and_counted(shell):
     again = shell.run("rollmill", "aggregate", "shards/*.jsonl", "--out", "all.jsonl")
     assert again.returncode == 2
     assert again.stderr == "rollmill: all.jsonl exists: move it away, or give the merged output another name\n"
+
+
+@pytest.mark.usefixtures("shards")
+def test_outputs_that_were_cut_or_compressed_otherwise_are_joined_all_the_same(shell):
+    text = (shell.folder / "shards/0.jsonl").read_bytes()
+    (shell.folder / "cut.jsonl").write_bytes(text + b'{"torn')
+    (shell.folder / "cut.jsonl.zst").write_bytes(zstandard.compress(text) + zstandard.compress(text)[:-9])
+    (shell.folder / "a.jsonl.gz").write_bytes(gzip.compress(text))
+    for name in ("cut.jsonl", "cut.jsonl.zst", "a.jsonl.gz"):
+        done = shell.run("rollmill", "aggregate", name, "--out", f"{name[:3]}{name[-3:]}.jsonl")
+        assert done.returncode == 0, done.stderr
+        assert len(shell.rows(f"{name[:3]}{name[-3:]}.jsonl")) == 4
 
 
 @pytest.mark.usefixtures("shards")

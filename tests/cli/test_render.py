@@ -25,6 +25,17 @@ def test_rows_get_their_prompts(shell):
     assert row == {**rest, "responses_create_params": {"input": asked}}
 
 
+@pytest.mark.usefixtures("rows")
+def test_a_compressed_output_is_compressed(shell):
+    done = shell.run(*RENDER, "rows.jsonl", "--prompt", "p.yaml", "--out", "a.jsonl.zst")
+    assert done.returncode == 0, done.stderr
+    done = shell.run("rollmill", "collect", "arithmetic", "--model", "scripted:1", "--input", "a.jsonl.zst", *OUT)
+    assert done.returncode == 0, done.stderr
+    assert len(shell.rows("out/b.jsonl")) == 3
+    done = shell.run(*RENDER, "rows.jsonl", "--prompt", "p.yaml", "--out", "a.jsonl.gz")
+    assert done.stderr == "rollmill: output_jsonl_fpath: a.jsonl.gz: the name ends in .jsonl or .jsonl.zst\n"
+
+
 RENDER, OUT = ("rollmill", "render"), ("--out", "out/b.jsonl")
 
 

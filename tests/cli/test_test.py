@@ -77,12 +77,11 @@ def test_an_environment_of_the_package(shell, command):
 
 
 def test_a_folder_of_ones_own(shell, door):
-    folder = door()
+    door()
     for command in ("ng_test +entrypoint=resources_servers/door", "rollmill test door"):
         done = shell.run(*command.split())
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 passed" in done.stdout
-    assert not list(folder.rglob(".pytest_cache"))
 
 
 def test_a_test_that_fails(shell, door):
@@ -108,6 +107,14 @@ def test_code_that_cannot_be_imported(shell, door):
     assert "contract: broken: " in done.stdout
     assert "RuntimeError: not today" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_that_is_no_yaml(shell, door):
+    (door() / "configs/door.yaml").write_text("door: [")
+    done = shell.run("rollmill", "test", "door")
+    assert done.returncode == 1
+    assert "contract: broken: " in done.stdout
+    assert "configs/door.yaml:1: " in done.stdout
 
 
 def test_a_folder_without_tests(shell, door):

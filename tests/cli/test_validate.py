@@ -78,3 +78,16 @@ def test_a_program_is_valid_where_its_entrypoint_is(shell):
     assert missing.returncode == 2
     assert "foreign.resources_servers.foreign: " in missing.stderr
     assert "b.py: there is no such entrypoint" in missing.stderr
+
+
+def test_what_the_code_of_ones_own_says_of_its_fields_is_one_line(shell):
+    folder = shell.folder / "resources_servers/door"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(
+        "import rollmill as rm\n\n\nclass Door(rm.Environment):\n    @classmethod\n"
+        "    def tasks(cls, config, seed):\n        return iter(config['doors'])\n"
+    )
+    shell.write("a.yaml", "door: {resources_servers: {door: {entrypoint: app.py, domain: other}}}")
+    done = shell.run("ng_validate", "+config_paths=[a.yaml]")
+    assert done.returncode == 2
+    assert done.stderr.startswith("rollmill: door.resources_servers.door: KeyError: 'doors' (app.py:7, in tasks)")

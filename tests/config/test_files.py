@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollmill.config import find_path
-from rollmill.config.files import PACKAGE, find_env, places, read, read_all
+from rollmill.config.files import PACKAGE, find_env, places, read, read_all, read_verbatim
 from rollmill.errors import ConfigError
 
 Write = Callable[[str, str], Path]
@@ -151,3 +151,11 @@ def test_what_is_no_text_or_no_file(tmp_path: Path) -> None:
         read(tmp_path / "binary.yaml")
     with pytest.raises(ConfigError, match=r"Is a directory"):
         read(tmp_path)
+
+
+def test_in_a_verbatim_file_nothing_is_an_interpolation(write: Write) -> None:
+    path = write("p.yaml", 'user: "Costs ${x} and $${"\nn: 1')
+    assert read_verbatim(path) == {"user": "Costs ${x} and $${", "n": 1}
+    assert read_verbatim(write("empty.yaml", "")) == {}
+    with pytest.raises(ConfigError, match=r"list\.yaml:1: expected a mapping"):
+        read_verbatim(write("list.yaml", "- a"))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from msgspec import Struct
 
-from rollmill.config import load, masked, masked_text
+from rollmill.config import load, masked, masked_text, options_from
 from rollmill.errors import ConfigError
 from rollmill.model import Secret
 
@@ -252,3 +252,19 @@ def test_importing_and_loading_changes_nothing_global(write: Write) -> None:
     load([], options=Anything)
     assert not OmegaConf.has_resolver("inherit_from")
     assert not OmegaConf.has_resolver("copy")
+
+
+def test_options_of_a_command_that_reads_no_configuration(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("env.yaml", "limit: 7\nconfig_paths: [none.yaml]")
+    monkeypatch.setenv("MANY", "3")
+    assert options_from(["+limit=${oc.env:MANY}", "verbose=true", "+config_paths=[a.yaml]"], Anything).limit == 3
+    for word in ("+limt=3", "limt=3"):
+        with pytest.raises(ConfigError, match='did you mean "limit"'):
+            options_from([word], Anything)
+
+
+def test_words_lie_over_what_flags_have_said() -> None:
+    assert options_from(["+limit=3"], Anything, {"limit": 2}).limit == 3
+    assert options_from([], Anything, {"limit": 2}).limit == 2
+    with pytest.raises(ConfigError, match="limt: unknown key"):
+        options_from([], Anything, {"limt": 2})

@@ -65,3 +65,29 @@ def test_one_rollout_wherever_its_parts_live(shell, serving):
     assert any('"reward": 1.0' in row for row in here)
     for other in ("served.jsonl", "apart.jsonl", "served_apart.jsonl", "served_by_two.jsonl"):
         assert rows(shell, other) == here, other
+
+
+def test_an_environment_that_somebody_else_serves(shell, serving):
+    (shell.folder / "shop.yaml").write_text(CONFIGURATION.format(isolation="description: here"))
+    collected(shell, "here.jsonl", "+config_paths=[shop.yaml]")
+    with serving("+config_paths=[shop.yaml]") as services:
+        (shell.folder / "there.yaml").write_text(
+            "config_paths: [shop.yaml]\n"
+            f"shop: {{resources_servers: {{_delete_key: shop, anybodys: {{url: '{services.url('shop')}'}}}}}}\n"
+        )
+        given = ("+input_jsonl_fpath=" + EXAMPLES, "+output_jsonl_fpath=there.jsonl", "+num_repeats=2")
+        done = shell.run("ng_collect_rollouts", "+config_paths=[there.yaml]", *given)
+        assert done.returncode == 0, done.stderr
+    assert rows(shell, "there.jsonl") == rows(shell, "here.jsonl")
+
+
+def test_services_that_are_not_there_stop_the_run(shell):
+    (shell.folder / "there.yaml").write_text(
+        CONFIGURATION.format(isolation="description: here")
+        + "my_agent: {responses_api_agents: {anybodys: {url: 'http://127.0.0.1:9'}}}\n"
+    )
+    given = ("+input_jsonl_fpath=" + EXAMPLES, "+output_jsonl_fpath=there.jsonl", "+agent_name=my_agent")
+    done = shell.run("ng_collect_rollouts", "+config_paths=[there.yaml]", *given, "+outage_s=0.3")
+    assert done.returncode == 1
+    assert "the agent my_agent at http://127.0.0.1:9 cannot be reached" in done.stderr
+    assert not (shell.folder / "there.jsonl").exists()

@@ -1,36 +1,20 @@
 """The scripts of NeMo Gym's training documents that read rollouts, run as they are written there on a real run's file.
 
-The documents are not part of this repository; the tests look for them in `../shared/seeds` beside it, or in the folder
-that `ROLLMILL_SEEDS` names. What they rely on is tested without them in tests/store/test_schema.py.
+What they rely on is tested without them in tests/store/test_schema.py.
 """
 
 import json
-import os
-import re
 import shutil
 import statistics
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from tests.conftest import ROOT, Shell
+from tests.conftest import Shell
+from tests.seeds.documents import block, needs_documents
+from tests.seeds.place import needs
 
-SEEDS = Path(os.environ.get("ROLLMILL_SEEDS", ROOT.parent / "shared" / "seeds"))
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not SEEDS.is_dir(), reason=f"NeMo Gym's documents are not in {SEEDS}"),
-]
-
-
-def block(seed: str, language: str, words: str) -> str:
-    """The one code block of a document that contains some words."""
-    text = next(SEEDS.glob(f"{seed}_*.txt")).read_text()
-    blocks = [body for kind, body in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL) if kind == language]
-    found = [body for body in blocks if words in body]
-    assert len(found) == 1, f"{len(found)} blocks of seed {seed} contain {words!r}"
-    return found[0]
+pytestmark = [pytest.mark.slow, needs_documents]
 
 
 @pytest.fixture(scope="session")
@@ -95,17 +79,7 @@ def test_seed_001_shows_the_distribution_of_rewards(run):
     assert f"Distribution: {Counter(round(reward, 1) for reward in rewards)}" in out
 
 
-def test_seed_004_mixes_three_outputs(run):
-    for name in ("high_quality", "exploration", "hard"):
-        shutil.copy(run.folder / "rollouts.jsonl", run.folder / f"train_{name}.jsonl")
-    out = printed(run, block("004", "python", "target_mix"))
-    assert "Final dataset: 48 rollouts" in out
-    assert all("reward" in row for row in run.rows("train_mixed.jsonl"))
-    for path in run.folder.glob("train_*"):
-        path.unlink()
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed (Debian: apt-get install jq)")
+@needs("jq")
 def test_seed_004_counts_and_averages_merged_outputs(run, tmp_path):
     for chunk in ("00", "01"):
         shutil.copy(run.folder / "rollouts.jsonl", tmp_path / f"rollouts_chunk_{chunk}.jsonl")

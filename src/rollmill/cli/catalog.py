@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,10 +90,9 @@ def _listed(
     """What is known of one, as much as can be read."""
     known: dict[str, Any] = {"name": name, "own": False}
     try:
-        fields = declared(kind, name)
         if kind == "resources_servers":
-            known |= {"trains": fields.get("domain"), "examples": _examples(name)}
-        entrypoint = fields.get("entrypoint")
+            known |= {"trains": declared(kind, name, "domain"), "examples": _examples(name)}
+        entrypoint = declared(kind, name, "entrypoint")
         file = plugins.own_file(kind, name, entrypoint)
         known["own"] = file is not None
         known["program"] = file is not None and plugins.is_program(file)
@@ -104,13 +103,15 @@ def _listed(
     return listed(**known)
 
 
-def declared(kind: Kind, name: str) -> Mapping[str, Any]:
-    """The fields of an implementation in the file that lies beside it, as they are written."""
+def declared(kind: Kind, name: str, field: str) -> str | None:
+    """A field of an implementation, as it is written in the file that lies beside it."""
     path = beside(kind, name, f"configs/{name}.yaml")
     tree = read(path) if path else {}
     blocks = (block.get(kind) for block in tree.values() if isinstance(block, dict))
     found = (block[name] for block in blocks if isinstance(block, dict) and isinstance(block.get(name), dict))
-    return next(found, {})
+    fields: dict[str, Any] = next(found, {})
+    value = fields.get(field)
+    return value if isinstance(value, str) else None
 
 
 def beside(kind: Kind, name: str, path: str) -> Path | None:

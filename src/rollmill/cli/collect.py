@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-import rollmill
 from rollmill import plugins
-from rollmill.cli import summary
-from rollmill.cli.apart import served_if_needed
-from rollmill.cli.descriptors import lowered, most_at_once
-from rollmill.cli.guard import SOME_FAILED
-from rollmill.cli.loop import run_fast
 from rollmill.cli.ng import Ng
+from rollmill.cli.playing import collected
 from rollmill.cli.policy import policy_model
-from rollmill.cli.profiled import profiled
 from rollmill.cli.say import say
 from rollmill.cli.served import AbsentError, Running, running_services
-from rollmill.cli.setup import refuse_incomplete, setup_of
-from rollmill.cli.signals import Signals
-from rollmill.cli.tasks import tasks_of
 from rollmill.cli.words import is_override
-from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.run import About, Outcome, run
-from rollmill.collection.worker import Crew
-from rollmill.config import Config, Instance, find_path, load, masked, masked_text, names_files
-from rollmill.engines.processes import ProcessCrew
+from rollmill.config import Instance, find_path, load, names_files
 from rollmill.errors import ConfigError, suggestion
-from rollmill.instances import fingerprints, identity_of, refuse_deferring, with_policy
-from rollmill.launch import assemble, check_endpoint
-from rollmill.profiling.profiler import Profiler
-from rollmill.store.folder import fingerprint
-from rollmill.store.manifest import Identity, new_run
 
 USAGE = """\
 rollmill collect NAME [--model MODEL] [--out FILE] [options] [+key=value …]
@@ -127,12 +105,12 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         layer["responses_create_params"] = sampling
     files: list[str] = []
     for name in names:
-        files, known = _environment_layer(name)
+        files, known = environment_layer(name)
         layer = known | layer
     return Asked(words, files, layer, policy_model(arguments.model, arguments.base_url, arguments.api_key_env))
 
 
-def _environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
+def environment_layer(name: str) -> tuple[list[str], dict[str, Any]]:
     """The configuration of an environment, and its agent: its file, or instances for a class in a file of Python."""
     if name.partition(":")[0].endswith(".py") or ":" in name:
         kind = plugins.environment(name)
@@ -173,22 +151,7 @@ def _run(
     running, absent = (None, "") if files or policy or names_files(words) else _find_running(words)
     tree = running.tree if running else None
     config = load(words, options=CollectOptions, files=files, initial=initial, models_given=True, running=tree)
-    for warning in config.warnings:
-        say(warning)
-    refuse_incomplete(config, policy, absent)
-    command = [Path(sys.argv[0]).name, *(masked_text(word, config) for word in sys.argv[1:])]
-    again = f"the same command plays what is missing:\n  {shlex.join(command)}"
-    signals = Signals(config.options.grace_s)
-    with profiled(config) as profiler:
-        try:
-            outcome = run_fast(_play_where_it_can(config, policy, command, signals, running=running, profiler=profiler))
-        except asyncio.CancelledError:
-            print(f"Stopped. What had ended is recorded; {again}")
-            return signals.exit_code
-        summary.show(outcome, config.options, again)
-    if signals.heard and not outcome.complete:
-        return signals.exit_code
-    return 0 if outcome.complete and not outcome.report.totals.failed else SOME_FAILED
+    return collected(config, policy, running=running, absent=absent)
 
 
 def _find_running(words: Sequence[str]) -> tuple[Running | None, str]:
@@ -199,81 +162,6 @@ def _find_running(words: Sequence[str]) -> tuple[Running | None, str]:
         return None, str(error)
     say(f"Playing on the {len(running.addresses)} services of {running.head}")
     return running, ""
-
-
-async def _play_where_it_can(
-    config: Config[CollectOptions],
-    policy: Instance | None,
-    command: list[str],
-    signals: Signals,
-    *,
-    running: Running | None,
-    profiler: Profiler | None,
-) -> Outcome:
-    """On services that run, in this process, or on services that run for this collection alone."""
-    if running is not None:
-        return await play(config, policy, command, signals, addresses=running.addresses, profiler=profiler)
-    async with served_if_needed(config, with_policy(config, policy)) as addresses:
-        return await play(config, policy, command, signals, addresses=addresses, profiler=profiler)
-
-
-async def play(
-    config: Config[CollectOptions],
-    policy: Instance | None,
-    command: list[str],
-    signals: Signals,
-    *,
-    observers: Sequence[Observer] = (),
-    addresses: Mapping[str, str] = {},
-    profiler: Profiler | None = None,
-) -> Outcome:
-    """`addresses` are those of instances that live behind services."""
-    instances = with_policy(config, policy)
-    most = most_at_once(instances)
-    options = lowered(config.options, instances, most, say)
-    # First of all: a server that is down is said before a large input is read.
-    if not addresses:
-        await check_endpoint(instances, options.agent_name)
-    source = tasks_of(options, instances, say, addresses)
-    survey = source.survey(skip_bad=options.skip_bad_rows)
-    agents = tuple(sorted(survey.agents))
-    about = About(
-        run=new_run(
-            version=rollmill.__version__,
-            command=command,
-            durability=options.durability,
-            code=fingerprints(instances, agents, addresses),
-            inputs=[fingerprint(path) for path in source.files()],
-        ),
-        config=masked(config)
-        | ({policy.name: {policy.kind: {policy.implementation: masked(policy.fields)}}} if policy else {}),
-        identify=lambda agent: _identify(instances, agent, options, addresses),
-    )
-    setup = setup_of(options, instances, agents, about.run.id, most=most, addresses=addresses)
-    crew: AbstractAsyncContextManager[Crew]
-    if options.workers == 1:
-        crew = assemble(setup, profiler)
-    else:
-        crew = ProcessCrew(setup, options.workers, say, profile=profiler)
-    return await run(
-        source,
-        survey,
-        crew,
-        options,
-        about,
-        say=say,
-        on_start=signals.listen,
-        observers=observers,
-        spans=profiler.spans if profiler else None,
-    )
-
-
-def _identify(
-    instances: Mapping[str, Instance], agent: str, options: CollectOptions, addresses: Mapping[str, str]
-) -> Identity:
-    if options.verify == "defer":
-        refuse_deferring(instances, agent, addresses)
-    return identity_of(instances, agent, options.responses_create_params, addresses)
 
 
 NG_COLLECT_ROLLOUTS = Ng(

@@ -39,9 +39,9 @@ def check(folder: Folder) -> Finding:
     """Whether an environment keeps its contract on its example tasks, or on some that it makes itself."""
     if folder.kind != "resources_servers":
         return Finding(True, "not checked: the test kit for folders is for environments")
-    entrypoint = declared(folder.kind, folder.name).get("entrypoint")
-    file = plugins.own_file(folder.kind, folder.name, entrypoint) if folder.own else None
     try:
+        entrypoint = declared(folder.kind, folder.name, "entrypoint")
+        file = plugins.own_file(folder.kind, folder.name, entrypoint) if folder.own else None
         if file is not None and plugins.is_program(file):
             return Finding(True, "not checked: it is a program, and its own tests have to say whether it works")
         return _checked(folder, plugins.environment(folder.name, entrypoint))

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rollmill.cli.collect import add_arguments, asked_for, play
+from rollmill.cli.collect import add_arguments, asked_for
 from rollmill.cli.guard import SOME_FAILED
 from rollmill.cli.loop import run_fast
+from rollmill.cli.playing import play
 from rollmill.cli.setup import refuse_incomplete
 from rollmill.cli.signals import Signals
 from rollmill.cli.status import span

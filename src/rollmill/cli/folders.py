@@ -36,7 +36,7 @@ def folder_of(entrypoint: str) -> Folder:
     """The folder that is meant by `TYPE/NAME`. Raises `ConfigError` where there is none."""
     kind, name = read_entrypoint(entrypoint)
     path = Path(entrypoint)
-    if path.is_dir() and plugins.own_file(kind, name, declared(kind, name).get("entrypoint")):
+    if path.is_dir() and _has_code(kind, name):
         return Folder(kind, name, path.absolute(), own=True)
     if kind == "resources_servers" and name in plugins.environments():
         return _of_package(name)
@@ -58,10 +58,20 @@ def every_folder() -> Iterator[Folder]:
         own = {
             name: Folder(kind, name, path.absolute(), own=True)
             for name, path in plugins.own_folders(kind).items()
-            if plugins.own_file(kind, name, declared(kind, name).get("entrypoint"))
+            if _has_code(kind, name)
         }
         known = plugins.environments() if kind == "resources_servers" else ()
         yield from ({name: _of_package(name) for name in known} | own).values()
+
+
+def _has_code(kind: Kind, name: str) -> bool:
+    """Whether somebody's folder is more than data for one of this package's."""
+    try:
+        entrypoint = declared(kind, name, "entrypoint")
+    except ConfigError:
+        # What is wrong with its configuration is said when it is tested.
+        entrypoint = None
+    return plugins.own_file(kind, name, entrypoint) is not None
 
 
 def _of_package(name: str) -> Folder:

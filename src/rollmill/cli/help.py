@@ -22,10 +22,14 @@ def option_lines(options: type[Struct]) -> Iterator[str]:
 
 
 def described(options: type[Struct]) -> dict[str, str]:
-    """The sentence that stands under each field in the source."""
+    """The sentence that stands under each field in the source, also of what it builds on."""
+    inherited: dict[str, str] = {}
+    for base in options.__bases__:
+        if base is not Struct and issubclass(base, Struct):
+            inherited |= described(base)
     tree = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
     body = tree.body if isinstance(tree, ast.ClassDef) else []
-    found: dict[str, str] = {}
+    found = inherited
     for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             found[field.target.id] = inspect.cleandoc(str(ast.literal_eval(text.value)))

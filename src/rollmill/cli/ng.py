@@ -16,7 +16,11 @@ COMMANDS = {
     "run": "serve",
     "aggregate_rollouts": "aggregate",
     "collect_rollouts": "collect",
+    "e2e_collect_rollouts": "e2e",
     "materialize_prompts": "render",
+    "prepare_data": "prepare",
+    "download_dataset_from_hf": "download",
+    "upload_dataset_to_hf": "upload",
     "reward_profile": "reward_profile",
     "init_resources_server": "init",
     "test": "test",
@@ -48,11 +52,15 @@ def main() -> None:
     """The entry point of them all: the name by which it was called says which is meant."""
     called = Path(sys.argv[0]).name
     words = sys.argv[1:]
+    sys.exit(guarded(lambda: _run(called, words)))
+
+
+def _run(called: str, words: Sequence[str]) -> int:
     command = find(_stem(called))
-    if _HELP & set(words):
-        print(help_text(called, command))
-        return
-    sys.exit(guarded(lambda: command.run(words)))
+    if not _HELP & set(words):
+        return command.run(words)
+    print(help_text(called, command), flush=True)
+    return 0
 
 
 def find(name: str) -> Ng:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rollmill.config import find_path
 from rollmill.errors import ConfigError
+from rollmill.store.folder import ENDINGS
 
 
 def existing(path: str, key: str) -> Path:
@@ -23,6 +24,8 @@ def output(path: str, key: str, *inputs: Path | None) -> Path:
     out = Path(path)
     if path.endswith("/") or out.is_dir():
         raise ConfigError(f"{key}: {path} is a folder; name a file in it")
+    if not path.endswith(ENDINGS):
+        raise ConfigError(f"{key}: {path}: the name ends in .jsonl or .jsonl.zst")
     if out.exists() and any(given is not None and given.exists() and given.samefile(out) for given in inputs):
         raise ConfigError(f"{key}: {path} is one of the inputs; name another file")
     return out

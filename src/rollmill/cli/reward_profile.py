@@ -14,8 +14,8 @@ from rollmill.cli.paths import existing, output
 from rollmill.cli.spelling import add_options, spelled
 from rollmill.collection.report import counted
 from rollmill.config import options_from
-from rollmill.data.profile import profile
-from rollmill.data.profiled import profile_tasks
+from rollmill.data.earned import write_earned
+from rollmill.data.reward_profile import profile
 from rollmill.errors import ConfigError
 
 ABOUT = "Say what the rollouts of each task come to, and those of each agent. Nothing is played or verified."
@@ -106,7 +106,7 @@ def _write_tasks(rollouts: Path, out: str, options: ProfileOptions) -> None:
     given = options.input_jsonl_fpath
     inputs = None if given is None else existing(given, "input_jsonl_fpath")
     to = output(out, "output_jsonl_fpath", rollouts, inputs)
-    done = profile_tasks(rollouts, to, inputs, threshold=options.pass_threshold)
+    done = write_earned(rollouts, to, inputs, threshold=options.pass_threshold)
     print(f"Profiled tasks: {to} ({counted(done.tasks, 'row')} of {counted(done.of, 'task')} with rollouts)")
 
 

@@ -7,6 +7,6 @@ from contextlib import suppress
 
 
 def say(text: str) -> None:
-    # Whoever read it may have gone.
-    with suppress(BrokenPipeError):
+    # Whoever read it may have gone, and so may its terminal.
+    with suppress(OSError):
         print(text, file=sys.stderr, flush=True)

@@ -97,6 +97,8 @@ async def serve(config: Config[ServeOptions], instances: dict[str, Instance]) ->
         stopping.cancel()
         await supervisor.__aexit__(None, None, None)
     print(f"Stopped {len(instances)} services.")
+    if options.profiling_enabled:
+        print(f"Profiles: {options.profiling_results_dirpath}/*/*.log")
     return 0
 
 
@@ -104,7 +106,7 @@ def _show(supervisor: Supervisor, options: ServeOptions) -> None:
     shown = supervisor.shown()
     for line in table(("name", "kind", "URL", "pid", "state"), rows(shown), terminal_width()):
         print(line)
-    ready = sum(one.state != "restarting" for one in shown)
+    ready = sum(one.state not in ("starting", "restarting") for one in shown)
     print(
         f"All {ready} / {len(shown)} servers ready! Head server: {options.head_server.url}. Ctrl-C stops them.",
         flush=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ _ANSWER_S = 3.0
 
 
 class Running(Struct, frozen=True):
-    """A system that runs: its configuration without secrets, and where each of its instances is."""
+    """A system that runs: its instances without secrets, and where each of them is."""
 
     head: str
     tree: dict[str, Any]
@@ -48,7 +49,9 @@ def running_services(words: Sequence[str]) -> Running:
     tree = yaml.safe_load(_asked(head, "/global_config_dict_yaml", str, token))
     if not isinstance(tree, dict):
         raise ConfigError(f"what answers at {head} is no head server: its configuration is no mapping")
-    return Running(head, tree, {service.name: service.url for service in services})
+    addresses = {service.name: service.url for service in services}
+    # What else it was told, a folder for profiles for example, was told to it alone.
+    return Running(head, {name: tree[name] for name in addresses if name in tree}, addresses)
 
 
 def services_of(words: Sequence[str]) -> list[Service]:
@@ -79,7 +82,7 @@ def _asked(head: str, path: str, kind: Any, token: Secret | None) -> Any:
         reason = getattr(error, "reason", error)
         why = getattr(reason, "strerror", None) or str(reason)
         raise AbsentError(f"no head server answers at {head} ({why})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, HTTPException):
         raise ConfigError(f"what answers at {head} is no head server; name it: +head_server.port=…") from None
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rollmill.cli import services
 from rollmill.cli.words import is_override
 from rollmill.collection.report import counted
 from rollmill.collection.snapshot import Snapshot, read_snapshot
@@ -80,6 +79,9 @@ def status_of(output: Path) -> Status:
 def _status(arguments: argparse.Namespace) -> int:
     outputs = [Path(word) for word in arguments.words if not is_override(word)]
     if not outputs:
+        # What speaks HTTP takes longer to load than all the rest of this.
+        from rollmill.cli import services
+
         return services.show(arguments.words, json=arguments.json)
     while True:
         found = [status_of(output) for output in outputs]

@@ -31,7 +31,7 @@ def tasks_of(
 ) -> Source:
     """The tasks: the input that was named, else the agent's own datasets, else the environment's procedure."""
     limit = options.limit or None
-    route = _Route(instances, options.agent_name, elsewhere)
+    route = AgentRoute(instances, options.agent_name, elsewhere)
     prompter = load_prompt(existing(options.prompt_config, "prompt_config")) if options.prompt_config else None
     if options.follow:
         return _followed(options, Reader(route, prompter), limit, say)
@@ -125,7 +125,7 @@ def _existing(path: str) -> Path:
     return existing(path, "input_jsonl_fpath").absolute()
 
 
-class _Route:
+class AgentRoute:
     """Who plays a row, by the agent that it names."""
 
     def __init__(self, instances: Mapping[str, Instance], default: str | None, elsewhere: Collection[str] = ()) -> None:

@@ -153,7 +153,9 @@ def _own_tests(folder: Folder) -> Result:
         return "failed"
     # What the repository around a folder says of asynchronous tests may not have come with it.
     mode = _ASYNCHRONOUS if _finds(python, "pytest_asyncio") else ()
-    command = (python, "-m", "pytest", "-p", "no:cacheprovider", *mode, ".")
+    # Nobody looks for a cache where this package is installed.
+    cache = () if folder.own else ("-p", "no:cacheprovider")
+    command = (python, "-m", "pytest", *cache, *mode, ".")
     done = subprocess.run(command, cwd=folder.path, env=_environment(folder), check=False)  # noqa: S603 - our own words
     if done.returncode == _NO_TESTS:
         return "missing"

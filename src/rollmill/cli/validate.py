@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollmill.cli.collect import Asked, add_arguments, asked_for
 from rollmill.cli.config import ConfigOptions, read
 from rollmill.cli.ng import Ng
 from rollmill.collection.options import CollectOptions
+from rollmill.config import Instance
 from rollmill.errors import ConfigError
 from rollmill.instances import agent_instance, faults, with_policy
 
@@ -30,13 +32,19 @@ def _validate(asked: Asked) -> int:
     if not config.instances:
         raise ConfigError("there is nothing to check: name an environment, or give files with +config_paths=[…]")
     instances = with_policy(config, asked.policy)
-    found = list(faults(instances))
-    if config.options.agent_name is not None:
-        agent_instance(instances, config.options.agent_name)
+    found = [*faults(instances), *_agent_fault(instances, config.options.agent_name)]
     if found:
         raise ConfigError(found[0] if len(found) == 1 else "\n  ".join((f"{len(found)} mistakes:", *found)))
     print("✓ Config is valid.")
     return 0
+
+
+def _agent_fault(instances: Mapping[str, Instance], name: str | None) -> Iterator[str]:
+    if name is not None:
+        try:
+            agent_instance(instances, name)
+        except ConfigError as error:
+            yield str(error)
 
 
 NG_VALIDATE = Ng(

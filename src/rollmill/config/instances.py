@@ -50,6 +50,7 @@ class _Common(Struct, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     num_workers: Annotated[int, Meta(ge=1)] | None = None
     isolation: Literal["process", "venv"] | None = None
+    url: str | None = None
     domain: Domain | None = None
 
 

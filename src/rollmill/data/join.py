@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import zstandard
 from msgspec import Struct
 
 from rollmill.data.concatenation import Concatenation
 from rollmill.data.rollouts import UNREADABLE, Row
 from rollmill.data.samples import Samples, samples_in
 from rollmill.data.scratch import scratch
+from rollmill.data.written import write_lines
 from rollmill.errors import ConfigError
 from rollmill.quality.aggregate import Of, group_rows, write
 from rollmill.quality.tally import Tally
-from rollmill.store.lines import is_compressed
+from rollmill.store.folder import ENDINGS
 from rollmill.store.schema import is_json, read_summary
 from rollmill.store.streamed import replacing
 from rollmill.taskset import read_rows
-
-_FRAME_BYTES = 1 << 20
 
 
 class Joined(Struct, frozen=True):
@@ -31,8 +31,8 @@ class Joined(Struct, frozen=True):
 
 
 def are_ours(files: Iterable[Path]) -> bool:
-    """Whether every row is one that a collection wrote; what is no JSON at all says nothing."""
-    return all(_is_ours(content) for path in files for _, content in read_rows(path))
+    """Whether every row is one that a collection wrote; what a crash left says nothing."""
+    return all(path.name.endswith(ENDINGS) and all(map(_is_ours, _readable(path))) for path in files)
 
 
 def join(files: Iterable[Path], metrics: Path, out: Path | None = None) -> Joined:
@@ -41,14 +41,18 @@ def join(files: Iterable[Path], metrics: Path, out: Path | None = None) -> Joine
     tallies: dict[str, Tally] = {}
     with scratch(metrics) as folder, samples_in(folder) as samples:
         counted = _counted(rows, tallies, samples)
-        if out is None:
-            _exhaust(counted)
-        else:
-            with replacing(out, folder) as file:
-                _write_rows(file, counted, compressed=is_compressed(out))
+        if out is not None:
+            write_lines(out, folder, counted)
+        # Whatever nobody writes has to be counted all the same.
+        deque(counted, maxlen=0)
         with replacing(metrics, folder) as file:
             _write_metrics(file, tallies, samples)
     return Joined(sum(map(len, tallies.values())), rows.moved)
+
+
+def _readable(path: Path) -> Iterator[bytes]:
+    with suppress(ConfigError):
+        yield from (content for _, content in read_rows(path))
 
 
 def _is_ours(content: bytes) -> bool:
@@ -67,31 +71,6 @@ def _counted(rows: Iterable[Row], tallies: dict[str, Tally], samples: Samples) -
         yield row.content.rstrip(b"\r\n") + b"\n"
     if not tallies:
         raise ConfigError("there is no rollout in these files")
-
-
-def _exhaust(lines: Iterator[bytes]) -> None:
-    for _ in lines:
-        pass
-
-
-def _write_rows(file: BinaryIO, lines: Iterator[bytes], *, compressed: bool) -> None:
-    if not compressed:
-        file.writelines(lines)
-        return
-    # Many frames, so that whoever wants one row need not have all of them.
-    file.writelines(zstandard.compress(frame) for frame in _frames(lines))
-
-
-def _frames(lines: Iterator[bytes]) -> Iterator[bytes]:
-    some, size = [], 0
-    for line in lines:
-        some.append(line)
-        size += len(line)
-        if size >= _FRAME_BYTES:
-            yield b"".join(some)
-            some, size = [], 0
-    if some:
-        yield b"".join(some)
 
 
 def _write_metrics(file: BinaryIO, tallies: dict[str, Tally], samples: Samples) -> None:

@@ -51,7 +51,8 @@ class Row(NamedTuple):
     def identity(self) -> str | None:
         """The hash of its input, where the row says it."""
         slot = (self.small["rollmill"] or {}).get("slot")
-        return slot.get("task") if isinstance(slot, dict) else None
+        task = slot.get("task") if isinstance(slot, dict) else None
+        return task if isinstance(task, str) else None
 
     @property
     def asked(self) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import ssl
 import zlib
 from typing import cast
@@ -106,6 +107,15 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         return self.open and self._keeps
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has come from the server that the event loop has not seen yet, such as its closing."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """Drop the connection, whatever is going on there."""

@@ -71,11 +71,18 @@ def _is_address(host: str) -> bool:
 
 
 class Pool:
-    """As many connections to one server as there are requests at once: who calls bounds that, not this."""
+    """As many connections to one server as there are requests at once: who calls bounds that, not this.
 
-    def __init__(self, origin: Origin, limits: CallDeadlines, max_body: int, tls: ssl.SSLContext | None) -> None:
+    A server may close a connection that rests in the moment in which it is used again, and the request is then sent
+    anew. With `once` it is not, for a server that takes a request and dies looks the same.
+    """
+
+    def __init__(
+        self, origin: Origin, limits: CallDeadlines, max_body: int, tls: ssl.SSLContext | None, *, once: bool = False
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._origin, self._limits, self._max_body, self._tls = origin, limits, max_body, tls
+        self._once = once
         self._idle: deque[Connection] = deque()
         self._all: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -85,13 +92,14 @@ class Pool:
         self._search: asyncio.Task[None] | None = None
 
     async def ask(self, request: bytes, end: float) -> Answer:
-        """The answer to a request. One that met a connection that was closed at rest is sent again, on a new one."""
+        """The answer to a request."""
         connection = self._rested()
         if connection is not None:
             try:
                 return await self._ask(connection, request, end)
-            except StaleError:
-                pass
+            except StaleError as error:
+                if self._once:
+                    raise BrokenError(str(error)) from None
         return await self._ask(await self._connect(end), request, end)
 
     async def close(self) -> None:
@@ -123,8 +131,9 @@ class Pool:
     def _rested(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.open:
+            if connection.open and not (self._once and not connection.quiet):
                 return connection
+            connection.close()
         return None
 
     def _rest(self, connection: Connection) -> None:

@@ -28,13 +28,16 @@ class Proxied:
         query: Mapping[str, str],
         limits: CallDeadlines,
         max_body: int,
+        *,
+        once: bool = False,
     ) -> None:
         for scheme in ("http", "https", "all"):
             _check(scheme, proxies.get(scheme, ""))
         self._proxies, self._headers, self._query = proxies, dict(headers), dict(query)
         self._limits, self._max_body = limits, max_body
         self._chosen: dict[str, str] = {}
-        self._direct = Transport(headers, query, limits, max_body)
+        # What takes the proxy is sent once in any case: aiohttp sends no POST again.
+        self._direct = Transport(headers, query, limits, max_body, once=once)
 
     async def __aenter__(self) -> Self:
         await self._direct.__aenter__()

@@ -27,11 +27,21 @@ class _Target(Struct, frozen=True):
 
 
 class Transport:
-    """Sends requests and reads answers. Raises `WireError` where none comes; a status is the caller's to judge."""
+    """Sends requests and reads answers. Raises `WireError` where none comes; a status is the caller's to judge.
+
+    With `once`, nothing is sent twice that the server may have seen.
+    """
 
     def __init__(
-        self, headers: Mapping[str, str], query: Mapping[str, str], limits: CallDeadlines, max_body: int
+        self,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        limits: CallDeadlines,
+        max_body: int,
+        *,
+        once: bool = False,
     ) -> None:
+        self._once = once
         self._headers, self._query, self._limits, self._max_body = headers, query, limits, max_body
         self._targets: dict[tuple[str, str], _Target] = {}
         self._pools: dict[Origin, Pool] = {}
@@ -67,7 +77,8 @@ class Transport:
         if origin not in self._pools:
             if origin.tls and self._tls is None:
                 self._tls = ssl.create_default_context()
-            self._pools[origin] = Pool(origin, self._limits, self._max_body, self._tls if origin.tls else None)
+            tls = self._tls if origin.tls else None
+            self._pools[origin] = Pool(origin, self._limits, self._max_body, tls, once=self._once)
         return self._pools[origin]
 
 

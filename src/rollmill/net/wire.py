@@ -23,11 +23,21 @@ class Wire(Protocol):
     async def get(self, url: str) -> Answer: ...
 
 
-def wire(headers: Mapping[str, str], query: Mapping[str, str], limits: CallDeadlines, max_body: int) -> Wire:
-    """Our own way to a server, or the one through the proxies that the process's environment names."""
+def wire(
+    headers: Mapping[str, str],
+    query: Mapping[str, str],
+    limits: CallDeadlines,
+    max_body: int,
+    *,
+    once: bool = False,
+) -> Wire:
+    """Our own way to a server, or the one through the proxies that the process's environment names.
+
+    With `once`, nothing is sent twice that the server may have seen.
+    """
     proxies = urllib.request.getproxies()
     if any(proxies.get(scheme) for scheme in ("http", "https", "all")):
         from rollmill.net.proxied import Proxied
 
-        return Proxied(proxies, headers, query, limits, max_body)
-    return Transport(headers, query, limits, max_body)
+        return Proxied(proxies, headers, query, limits, max_body, once=once)
+    return Transport(headers, query, limits, max_body, once=once)

@@ -70,7 +70,7 @@ def _index(row: Mapping[str, Any], name: str) -> int | None:
 
 def _ours(row: Mapping[str, Any], block: Mapping[str, Any]) -> Counted:
     spent = _usage(row)
-    tokens = {name: _number(spent.get(name)) or 0.0 for name in _USAGE}
+    tokens = {name: number(spent.get(name)) or 0.0 for name in _USAGE}
     counts = tokens | {"total_tokens": sum(tokens.values())} | _numbers({name: block.get(name) for name in _PLAYED})
     reward = {"reward": row.get("reward")}
     return Counted(_numbers(row.get("reward_components")) | _numbers(block.get("metrics")) | _numbers(reward), counts)
@@ -91,10 +91,10 @@ def _usage(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _numbers(values: Any) -> dict[str, float]:
     if not isinstance(values, Mapping):
         return {}
-    return {name: found for name, value in values.items() if (found := _number(value)) is not None}
+    return {name: found for name, value in values.items() if (found := number(value)) is not None}
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A finite number or a truth value, else nothing."""
     if not isinstance(value, bool | int | float):
         return None

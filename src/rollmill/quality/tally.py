@@ -97,5 +97,8 @@ class Tally:
             yield name, spread_of(found[name])
 
     def _rewards(self) -> Iterator[tuple[int, float]]:
-        for group in self.groups():
-            yield from ((group.task_index, one.numbers["reward"]) for one in group.seen if "reward" in one.numbers)
+        reward = self._names.get(("reward", True))
+        for place in self._ordered():
+            for number in range(self._starts[place], self._starts[place + 1]):
+                if self._keys[number] == reward:
+                    yield self._tasks[place], self._values[number]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from msgspec import Struct
 
-from rollmill.errors import CallerError
+from rollmill.errors import CallerError, ContractError, OutageError
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import Answer, Handler, Problem, Request, json
 from rollmill.serve.openapi import Operation, described
 
 log = logging.getLogger(__name__)
-
-MAX_BODY = 64 * 2**20
-_BODY_IDLE_S = 60.0
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,6 +28,18 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # What NeMo Gym's clients put before a path to say which rollout they mean.
 _PREFIX = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(/training-token-capture)?(?=/)")
+
+
+class Bounds(Struct, frozen=True):
+    """How much of a request is read, and how long it may take to come."""
+
+    head: int = 64 * 2**10
+    """Bytes in a row that are no body: a request's line, headers and trailers."""
+    head_s: float = 30.0
+    """From the first byte to the last header, and for a new connection to say anything."""
+    body: int = 64 * 2**20
+    body_idle_s: float = 60.0
+    body_s: float = 600.0
 
 
 class Route(Struct, frozen=True):
@@ -54,19 +64,24 @@ class App:
         guard: Guard = Guard(),
         life: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         hide: Callable[[str], str] = str,
-        max_body: int = MAX_BODY,
+        bounds: Bounds = Bounds(),
     ) -> None:
         """`hide` takes out of a text what must not leave the process."""
         self.title = title
         self.routes = [*routes, *self._own_routes()]
-        self.life = life
-        self._guard, self._hide, self._max_body = guard, hide, max_body
+        self.life, self.bounds = life, bounds
+        self._guard, self._hide = guard, hide
         self._exact: dict[str, dict[str, Route]] = {}
         self._below: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             parent, _, last = route.path.rpartition("/")
             table, key = (self._below, parent) if last.startswith("{") else (self._exact, route.path)
             table.setdefault(key, {})[route.method] = route
+
+    def add(self, route: Route) -> None:
+        """Before it serves."""
+        self.routes.append(route)
+        self._exact.setdefault(route.path, {})[route.method] = route
 
     def _own_routes(self) -> list[Route]:
         return [
@@ -84,18 +99,16 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        stage = "startup"
         try:
-            context = self.life() if self.life else None
-            if context:
-                await context.__aenter__()
+            async with self.life() if self.life else nullcontext():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                stage = "shutdown"
         except Exception as error:  # noqa: BLE001
-            await send({"type": "lifespan.startup.failed", "message": self._hide(str(error))})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        if context:
-            await context.__aexit__(None, None, None)
-        await send({"type": "lifespan.shutdown.complete"})
+            await send({"type": f"lifespan.{stage}.failed", "message": self._hide(str(error))})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """Raises `Problem` where nobody answers."""
@@ -111,16 +124,12 @@ class App:
         # What answers a GET answers a HEAD, without its body.
         route = found.get("GET" if method == "HEAD" else method)
         if route is None:
-            allowed = ", ".join(sorted(found))
+            allowed = ", ".join(sorted({*found, *(("HEAD",) if "GET" in found else ())}))
             raise Problem(405, "wrong_method", f"{path} takes {allowed}", headers=(("Allow", allowed),))
         return route, place
 
     def check(self, headers: Mapping[str, str]) -> None:
         self._guard.check(headers)
-
-    @property
-    def max_body(self) -> int:
-        return self._max_body
 
     def fault(self, error: BaseException) -> Problem:
         """An error of ours: the log has all of it, the client a number to find it there."""
@@ -139,7 +148,7 @@ class App:
         return json({"status": "ok"})
 
     async def _describe(self, _: Request) -> Answer:
-        token = self._guard.token is not None
+        token = bool(self._guard.token)
         routes = [(route.method, route.path, route.operation) for route in self.routes]
         return json(described(self.title, routes, token=token))
 
@@ -158,8 +167,15 @@ class _Exchange:
             answer = self._app.shown(problem.answer())
         except ClientGoneError:
             return
+        except asyncio.CancelledError:
+            # The server stops, and has waited; it is told here, at the outermost place, and the client hears of it.
+            again = (("Retry-After", "1"),)
+            answer = Problem(503, "stopping", f"{self._app.title} stops", headers=again).answer()
         except CallerError as error:
-            answer = self._app.shown(Problem(500, "contract", str(error)).answer())
+            code = "contract" if isinstance(error, ContractError) else "config"
+            answer = self._app.shown(Problem(500, code, str(error)).answer())
+        except OutageError as error:
+            answer = self._app.shown(Problem(503, "outage", str(error)).answer())
         except Exception as error:  # noqa: BLE001
             answer = self._app.shown(self._app.fault(error).answer())
         # Whoever asked may have gone.
@@ -178,27 +194,30 @@ class _Exchange:
         return await self._unless_gone(route.handler(request))
 
     async def _body(self, headers: Mapping[str, str]) -> bytes:
-        most = self._app.max_body
-        too_long = Problem(413, "too_large", f"a body of more than {most >> 20} MiB is not read")
+        bounds = self._app.bounds
+        too_long = Problem(413, "too_large", f"a body of more than {bounds.body >> 20} MiB is not read")
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > most:
+        if length.isdecimal() and int(length) > bounds.body:
             raise too_long
         pieces: list[bytes] = []
         size, more = 0, True
+        until = time.monotonic() + bounds.body_s
         while more:
             try:
-                async with asyncio.timeout(_BODY_IDLE_S):
+                async with asyncio.timeout(min(bounds.body_idle_s, until - time.monotonic())):
                     message = await self._receive()
             except TimeoutError:
-                raise Problem(408, "slow", f"no more of the body came for {_BODY_IDLE_S:g} s") from None
+                raise Problem(408, "slow", "the body came too slowly") from None
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
-            if size > most:
+            if size > bounds.body:
                 raise too_long
             more = message.get("more_body", False)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        _refuse_other_text(body)
+        return body
 
     async def _unless_gone(self, work: Awaitable[Answer]) -> Answer:
         """What nobody waits for any more is not worked on any longer."""
@@ -224,6 +243,14 @@ class _Exchange:
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         body = b"" if self._head or answer.stream is not None else answer.body
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _refuse_other_text(body: bytes) -> None:
+    # What passes through as it came is looked at nowhere else.
+    try:
+        _ = body.isascii() or body.decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, "not_json", f"the body is no JSON, which is UTF-8: {error}") from None
 
 
 class ClientGoneError(Exception):

@@ -36,6 +36,8 @@ class Client:
             Origin.of(url)
         except ValueError:
             raise ConfigError(f"service URL {url!r}: expected http://HOST:PORT") from None
+        if token and not token.reveal().isprintable():
+            raise ConfigError("access_token holds a line break or the like: look at its end")
         self.url = url.rstrip("/")
         headers = {"Content-Type": "application/json"}
         self._headers = headers | ({"Authorization": f"Bearer {token.reveal()}"} if token else {})
@@ -43,7 +45,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._way is None:
-            self._way = wire(self._headers, {}, self._deadlines, MAX_BODY)
+            self._way = wire(self._headers, {}, self._deadlines, MAX_BODY, once=True)
         await self._way.__aenter__()
         return self
 

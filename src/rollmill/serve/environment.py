@@ -14,34 +14,51 @@ from rollmill.deadline import Watch
 from rollmill.environment import Compute, Environment, World
 from rollmill.errors import ConfigError, ContractError, RolloutError, boundary
 from rollmill.rollout import Deadlines, Stage, close_world, verify_again
-from rollmill.serve import wire
+from rollmill.serve import schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import JSON, TEXT, Answer, Handler, Problem, Request, invalid, json, read
+from rollmill.serve.http import (
+    JSON,
+    TEXT,
+    Answer,
+    Handler,
+    Problem,
+    Request,
+    cookie_name,
+    invalid,
+    json,
+    read,
+    set_cookie,
+)
 from rollmill.serve.openapi import ANY_OBJECT, Operation
 from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
-from rollmill.store.schema import is_json
+from rollmill.store.schema import UNREADABLE, is_json
 from rollmill.tools import Tool
-from rollmill.types import FunctionCall, Response, Rollout, Slot, Stop, Task, Trajectory, encode, read_item, read_task
+from rollmill.types import (
+    Failure,
+    FunctionCall,
+    FunctionCallOutput,
+    Response,
+    Rollout,
+    Slot,
+    Spans,
+    Stop,
+    Task,
+    Trajectory,
+    encode,
+    read_item,
+    read_task,
+)
 
 RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 """The paths that no tool can have."""
 
 Aggregate = Callable[[Iterable[dict[str, Any]]], dict[str, Any]]
 
-_ROW: dict[str, Any] = {"type": "object", "required": ["responses_create_params"]}
-_ROWS = {
-    "type": "object",
-    "required": ["verify_responses"],
-    "properties": {"verify_responses": {"type": "array", "items": {"type": "object"}}},
-}
 _VERDICT = {"type": "object", "required": ["reward"], "properties": {"reward": {"type": "number"}}}
-_RESPONSE = {
-    "type": "object",
-    "required": ["output"],
-    "properties": {"output": {"type": "array", "items": {"type": "object"}}},
-}
+# The model is told in a text, or a route that there is no session.
+_REFUSED = {"type": "object", "required": ["error"], "properties": {"error": {"type": ["string", "object"]}}}
 
 
 class EnvironmentService:
@@ -62,8 +79,9 @@ class EnvironmentService:
         place: str = "",
         relay: Relay = Relay({}),
         hide: Callable[[str], str] = str,
+        spans: Spans | None = None,
     ) -> None:
-        """`place` begins the ids of this process's sessions, and `relay` knows the other processes."""
+        """`place` begins the ids of this process's sessions, `relay` knows the other processes, `spans` profiles."""
         for tool in kind.tools:
             if tool in RESERVED:
                 raise ContractError(f"{kind.__name__}: as a service it cannot have a tool called {tool}; rename it")
@@ -71,8 +89,8 @@ class EnvironmentService:
         self._kind, self._world, self._compute, self._aggregate = kind, world, compute, aggregate
         self._config = config or {}
         self._deadlines = deadlines
-        self._watch = Watch()
-        self._cookie = f"{kind.__name__}___{name}"
+        self._watch, self._spans = Watch(), spans
+        self._cookie = cookie_name(kind, name)
         self._relay = relay
         self.sessions = Sessions(self._close, idle_s=idle_s, place=place)
         self.app = App(name, self._routes(), guard=guard, life=self.life, hide=hide)
@@ -87,24 +105,26 @@ class EnvironmentService:
             await self.sessions.close()
 
     def _routes(self) -> list[Route]:
-        session = (409, 410, 500, 503, 504)
-        whole = {**_ROW, "required": ["responses_create_params", "response"], "properties": {"response": _RESPONSE}}
+        session = (409, 410, 503, 504)
+        row, whole = schemas.row(self._kind.task_type), schemas.judged(self._kind.task_type)
         routes = [
             Route(
-                "POST", "/seed_session", self._held(self._seed), Operation("Begin a task", _ROW, problems=(503, 504))
+                *("POST", "/seed_session", self._held(self._seed)),
+                Operation("Begin a task", row, problems=(503, 504)),
+                long=True,
             ),
             Route(
                 *("POST", "/verify", self._held(self._verify)),
                 Operation("Judge what happened", whole, _VERDICT, problems=session),
                 long=True,
             ),
-            Route("POST", "/close", self._held(self._end), Operation("End the session", ANY_OBJECT)),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", _ROWS)),
+            Route("POST", "/close", self._held(self._end), Operation("End the session")),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", schemas.ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
         ]
         if self._has_user:
-            items = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "object"}}}}
+            items = {"type": "object", "properties": {"items": schemas.ITEMS}}
             operation = Operation("The user's next words", items, problems=session)
             routes.append(Route("POST", "/rollmill/user", self._held(self._user), operation))
         routes += [self._tool(tool) for tool in self._kind.tools.values()]
@@ -121,6 +141,7 @@ class EnvironmentService:
             {},
             problems=(409, 410, 422, 504),
             content_types=(JSON, TEXT.partition(";")[0]),
+            refusal=_REFUSED,
         )
         return Route("POST", f"/{tool.name}", self._held(call), operation, long=True)
 
@@ -135,10 +156,11 @@ class EnvironmentService:
     # The life of a session.
 
     async def _seed(self, request: Request) -> Answer:
-        self.sessions.make_room()
-        world = await self._set_up(self._task(request.body))
-        id = self.sessions.begin(world, request.cookie(self._cookie))
-        return Answer(headers=(self._set_cookie(id),))
+        task = self._task(request.body)
+        with self.sessions.room():
+            world = await self._set_up(task)
+        id = self.sessions.begin(world, self._id(request))
+        return Answer(headers=(set_cookie(self._cookie, id),))
 
     async def _call(self, name: str, request: Request) -> Answer:
         with self._session(request) as session:
@@ -148,16 +170,25 @@ class EnvironmentService:
                 call = FunctionCall(name=name, arguments=request.body.decode() or "{}", call_id=call_id)
             except UnicodeDecodeError as error:
                 raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
-            try:
-                with Stage("tool", f"tool {name}", self._deadlines.play_s, trajectory, self._watch):
-                    output = await world.call(call)
-            except RolloutError as error:
-                raise wire.failed(error.failure) from error
+            output = await self._played(world, call)
             trajectory.items += (call, output)
-            headers = (self._set_cookie(self._id(request)), *(((wire.ENDED, "true"),) if world.ended else ()))
+            cookie = set_cookie(self._cookie, self._id(request))
+            headers = (cookie, *(((wire.ENDED, "true"),) if world.ended else ()))
         body = output.text.encode("utf-8", "replace")
         refused = output.status == "incomplete"
         return Answer(body, 422 if refused else 200, JSON if is_json(body) else TEXT, headers)
+
+    async def _played(self, world: Environment[Any], call: FunctionCall) -> FunctionCallOutput:
+        longest_s = self._deadlines.play_s
+        try:
+            # No stage of its own: the call is timed by the world.
+            with self._watch.within(longest_s):
+                return await world.call(call)
+        except TimeoutError:
+            detail = f"{call.name} took longer than {longest_s:g} s"
+            raise wire.failed(Failure("tool", "timeout", detail, retryable=True)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
 
     async def _user(self, request: Request) -> Answer:
         body = request.read(dict[str, Raw])
@@ -220,7 +251,7 @@ class EnvironmentService:
     # What needs no session.
 
     async def _sum_up(self, request: Request) -> Answer:
-        return json(self._aggregate(request.read(_Verdicts).verify_responses))
+        return json(self._aggregate(request.read(Verdicts).verify_responses))
 
     async def _mode(self, _: Request) -> Answer:
         return json("stateless" if self._kind.verification == "stateless" else "unsupported")
@@ -241,9 +272,12 @@ class EnvironmentService:
     def _task(self, row: bytes) -> Task:
         task = read_row(row, self._kind.task_type)
         try:
-            self._kind.check_task(task, self._config)
+            with boundary("environment"):
+                self._kind.check_task(task, self._config)
         except ConfigError as error:
             raise invalid(str(error)) from None
+        except RolloutError as error:
+            raise wire.failed(error.failure) from error
         return task
 
     async def _set_up(self, task: Task) -> Environment[Any]:
@@ -251,6 +285,7 @@ class EnvironmentService:
             with boundary("environment"):
                 world = self._world(task)
             world.trajectory = Trajectory(task.prompt)
+            world.trajectory.spans = self._spans
             try:
                 with Stage("environment", "setup", self._deadlines.setup_s, world.trajectory, self._watch):
                     await world.setup()
@@ -270,11 +305,10 @@ class EnvironmentService:
     def _session(self, request: Request) -> Any:
         return self.sessions.entered(self._id(request))
 
-    def _set_cookie(self, id: str) -> tuple[str, str]:
-        return "Set-Cookie", f"{self._cookie}={id}; Path=/; HttpOnly; SameSite=Lax"
 
+class Verdicts(msgspec.Struct):
+    """What `/aggregate_metrics` is asked for."""
 
-class _Verdicts(msgspec.Struct):
     verify_responses: list[dict[str, Any]]
 
 
@@ -290,19 +324,19 @@ def read_row(row: bytes, kind: Kind) -> Task:
         return task
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
 
 
 def _response(raw: Raw) -> Response:
     try:
         return wire.read_response(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`response`: {error}") from None
 
 
 def _item(raw: Raw) -> Any:
     try:
         return read_item(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`items`: {error}") from None

@@ -56,11 +56,10 @@ def _inside(item: Event, at: Event) -> Iterator[Event]:
 
 
 def failed(message: str, code: str, response: Mapping[str, Any]) -> Iterator[Event]:
-    yield {
-        "type": "response.failed",
-        "sequence_number": 0,
-        "response": {**response, "status": "failed", "error": {"code": code, "message": message}},
-    }
+    """The events of a response that never came; clients want to hear of it before they hear that it failed."""
+    yield {"type": "response.created", "sequence_number": 0, "response": {**response, "status": "in_progress"}}
+    wrong = {"status": "failed", "error": {"code": code, "message": message}}
+    yield {"type": "response.failed", "sequence_number": 1, "response": {**response, **wrong}}
 
 
 async def named(events: Iterable[Event]) -> AsyncIterator[bytes]:

@@ -31,12 +31,15 @@ class Guard(Struct, frozen=True):
                 f"host {self.host} can be reached from other machines, so it needs a token: set access_token (in "
                 "env.yaml, for example as ${oc.env:ROLLMILL_TOKEN}), or listen on 127.0.0.1"
             )
+        if self.token and not self.token.reveal().isprintable():
+            raise ConfigError("access_token holds a line break or the like: look at its end")
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raises `Problem` for who may not."""
-        if self.token is not None:
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "replace")
-            if not hmac.compare_digest(given, self.token.reveal().encode()):
+        if self.token:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            is_it = hmac.compare_digest(given.strip().encode("latin-1"), self.token.reveal().encode())
+            if scheme.lower() != "bearer" or not is_it:
                 refused = (("WWW-Authenticate", "Bearer"),)
                 raise Problem(401, "no_token", "this service wants `Authorization: Bearer TOKEN`", headers=refused)
             return
@@ -45,11 +48,11 @@ class Guard(Struct, frozen=True):
         if not self._is_ours(called):
             raise Problem(421, "wrong_host", f"this service is not called {called!r}: use {self.host}")
         origin = headers.get("origin")
-        if origin is not None and not self._is_ours(urlsplit(origin).hostname or ""):
+        if origin is not None and not self._is_ours(_host(origin.partition("://")[2])):
             raise Problem(403, "wrong_origin", f"a page of {origin!r} may not use this service")
 
     def _is_ours(self, name: str) -> bool:
-        return name == self.host or name in self.names or is_loopback(name)
+        return name in map(str.lower, (self.host, *self.names)) or is_loopback(name)
 
 
 def is_loopback(host: str) -> bool:
@@ -62,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port."""
+    """The name in a Host header, in lower case and without its port."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,10 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
 
+# What services put into their cookies; nothing else is taken from one, and none is sent back.
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NOT_OF_COOKIES = re.compile(r"[^A-Za-z0-9_.-]")
+
 
 class Request(Struct, frozen=True):
     """A request, whole. Header names are in lower case."""
@@ -29,15 +33,22 @@ class Request(Struct, frozen=True):
     """What stands in the path where a route has a name in braces."""
 
     def cookie(self, name: str) -> str:
-        try:
-            morsel = SimpleCookie(self.headers.get("cookie", "")).get(name)
-        except CookieError:
-            return ""
-        return morsel.value if morsel else ""
+        # By hand: the standard library gives up at the first cookie that it does not like, which may be anybody's.
+        pairs = (pair.strip().partition("=") for pair in self.headers.get("cookie", "").split(";"))
+        return next((value for key, _, value in pairs if key == name and _ID.fullmatch(value)), "")
 
     def read(self, kind: type[T]) -> T:
         """The body as a `kind`. Raises `Problem`."""
         return read(self.body, kind)
+
+
+def cookie_name(kind: type, name: str) -> str:
+    """NeMo Gym's name for the cookie of a service, without what a cookie cannot hold."""
+    return _NOT_OF_COOKIES.sub("-", f"{kind.__name__}___{name}")
+
+
+def set_cookie(name: str, id: str) -> tuple[str, str]:
+    return "Set-Cookie", f"{name}={id}; Path=/; HttpOnly; SameSite=Lax"
 
 
 class Answer(Struct, frozen=True):

@@ -7,22 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from msgspec import Raw, Struct
 
-from rollmill.errors import OutageError, RolloutError, boundary
+from rollmill.errors import RolloutError, boundary
 from rollmill.model import Conversation, Model
-from rollmill.serve import chat, events, wire
+from rollmill.serve import chat, events, schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, invalid, json
+from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, cookie_name, invalid, json, set_cookie
 from rollmill.serve.openapi import Operation
+from rollmill.store.schema import UNREADABLE
 from rollmill.types import Item, Reply, Response, Stop, encode, read_item, user
 
 _OF_MODEL = (400, 429, 502, 503, 504)
 _RESPONSE = {"type": "object", "required": ["id", "object", "output"]}
-_INPUT = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
-_TOOLS = {"type": ["array", "null"], "items": {"type": "object"}}
 
 
 class _Asked(Struct):
@@ -51,22 +49,13 @@ class ModelService:
     def __init__(self, name: str, model: Model, *, guard: Guard = Guard(), hide: Callable[[str], str] = str) -> None:
         self.name = name
         self._model = model
-        self._cookie = f"{type(model).__name__}___{name}"
+        self._cookie = cookie_name(type(model), name)
         self._began = int(time.time())
         self._hide = hide
         self.app = App(name, self._routes(), guard=guard, hide=hide)
 
     def _routes(self) -> list[Route]:
-        asked = {
-            "type": "object",
-            "required": ["input"],
-            "properties": {"input": _INPUT, "tools": _TOOLS, "stream": {"type": ["boolean", "null"]}},
-        }
-        chatted = {
-            "type": "object",
-            "required": ["messages"],
-            "properties": {"messages": {"type": "array", "items": {"type": "object"}}, "tools": _TOOLS},
-        }
+        asked, chatted = schemas.of(_Asked, input=schemas.INPUT), schemas.of(chat.Asked)
         both = (JSON, EVENTS.partition(";")[0])
         answered = Operation("Answer a conversation", asked, _RESPONSE, problems=_OF_MODEL, content_types=both)
         completed = Operation("Answer a chat", chatted, problems=_OF_MODEL, content_types=both)
@@ -119,13 +108,10 @@ class ModelService:
                 return await self._model.reply(Conversation(asked.items, asked.params, id, turn))
         except RolloutError as error:
             raise wire.failed(error.failure) from error
-        except OutageError as error:
-            raise Problem(503, "outage", str(error)) from None
 
     def _set_cookie(self, request: Request) -> tuple[str, str]:
         """What keeps a client that sends it back on one replica of the model."""
-        id = request.cookie(self._cookie) or uuid4().hex
-        return "Set-Cookie", f"{self._cookie}={id}; Path=/; HttpOnly; SameSite=Lax"
+        return set_cookie(self._cookie, request.cookie(self._cookie) or uuid4().hex)
 
 
 def response_of(reply: Reply, model: str, asked: Mapping[str, Raw]) -> dict[str, Any]:
@@ -164,5 +150,5 @@ def _items(given: str | list[Raw]) -> tuple[Item, ...]:
         return (user(given),)
     try:
         return tuple(map(read_item, given))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`input`: {error}") from None

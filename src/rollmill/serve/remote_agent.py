@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.environment import Compute, Environment
-from rollmill.errors import CallerError, ConfigError, ContractError, OutageError, RolloutError
+from rollmill.errors import ContractError, OutageError, RolloutError
 from rollmill.model import Conversation, Model
 from rollmill.net.connection import Answer, WireError
 from rollmill.serve import wire
@@ -18,14 +18,6 @@ from rollmill.serve.client import Client
 from rollmill.serve.remote_environment import refusal, unanswered
 from rollmill.store.schema import read_row
 from rollmill.types import Failure, Reply, Response, Reward, Rollout, Slot, Stop, Task, Trajectory, decode
-
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
-_STOPS_THE_RUN: dict[str, type[CallerError | OutageError]] = {
-    "outage": OutageError,
-    "config": ConfigError,
-    "contract": ContractError,
-    "no_token": ConfigError,
-}
 
 
 class Elsewhere(Environment[Task]):
@@ -76,7 +68,7 @@ class RemoteAgent:
             raise self._failed(answer, trajectory)
         try:
             rollout = _read(answer, task)
-        except _UNREADABLE as error:
+        except wire.MALFORMED as error:
             detail = f"{url} answered what is no rollout: {error}"
             raise RolloutError(Failure("agent", "malformed", detail)) from None
         trajectory.restore(rollout)
@@ -87,10 +79,7 @@ class RemoteAgent:
         return rollout.stop
 
     def _failed(self, answer: Answer, trajectory: Trajectory) -> Exception:
-        said = f"{self._client.url}/run answered {answer.status}: {wire.said(answer.body)}"
-        if kind := _STOPS_THE_RUN.get(wire.code(answer.body)):
-            return kind(f"the agent {self.name}: {said}")
-        with suppress(*_UNREADABLE):
+        with suppress(*wire.MALFORMED):
             told = decode(answer.body, type=_Told)
             trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))
             trajectory.seconds |= {stage: spent for stage, spent in told.seconds.items() if stage != "play"}

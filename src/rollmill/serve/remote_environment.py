@@ -8,20 +8,23 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.environment import Compute, Environment, World
-from rollmill.errors import RolloutError, ToolError, boundary
+from rollmill.errors import RollmillError, RolloutError, ToolError, boundary
+from rollmill.models.http import retry_after
 from rollmill.net.connection import Answer, LateError, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.environment import RESERVED
+from rollmill.store.schema import UNREADABLE
 from rollmill.tools import not_json
 from rollmill.types import Failure, FunctionCall, FunctionCallOutput, Reward, Task, Where, decode, encode
 
 _TOLD_TO_THE_MODEL = (400, 404, 422)
 """What a tool answers with these is the model's own mistake; every other status is a failure."""
+_SAYS_NOTHING_NOW = (401, 403, 408, 421, 429, 502, 503, 504)
+"""With these a service tells nothing of what it is; with any other that it has nothing to tell."""
 
 
 class RemoteWorld:
@@ -40,9 +43,11 @@ class RemoteWorld:
         """What the service says of itself; of one that says nothing, nothing is known."""
         if self._described is None:
             answer = await self.client.get("/environment")
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                self._described = decode(answer.body, type=wire.Described) if answer.status == 200 else None
-            self._described = self._described or wire.Described("")
+            if answer.status in _SAYS_NOTHING_NOW:
+                raise refusal(answer, f"{self.client.url}/environment", "environment")
+            self._described = wire.Described("")
+            with suppress(*UNREADABLE):
+                self._described = decode(answer.body, type=wire.Described)
         return self._described
 
 
@@ -69,7 +74,7 @@ class RemoteEnvironment(Environment[Task]):
         return self._offer
 
     async def call(self, call: FunctionCall) -> FunctionCallOutput:
-        with self.trajectory.timed("tools"), boundary("tool"):
+        with self.trajectory.timed("tools", call.name), boundary("tool"):
             try:
                 self._check(call)
             except ToolError as error:
@@ -104,7 +109,7 @@ class RemoteEnvironment(Environment[Task]):
         self._cookies.clear()
         try:
             return wire.read_verdict(answer.body, asked, ours=wire.OURS[0].encode() in answer.headers)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
+        except wire.MALFORMED as error:
             detail = f"{self._client.url}/verify answered no verdict: {error}"
             raise RolloutError(Failure("verifier", "malformed", detail)) from None
 
@@ -164,7 +169,7 @@ def _names(tools: Raw | bytes) -> tuple[str, ...]:
 def _read(answer: Answer, kind: type[_Words], where: Where) -> _Words:
     try:
         return decode(answer.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise RolloutError(Failure(where, "malformed", f"the service answered what cannot be read: {error}")) from None
 
 
@@ -175,10 +180,13 @@ def unanswered(error: WireError, url: str, where: Where) -> Failure:
     return Failure("infrastructure", "unreachable", f"{url}: {error}", retryable=True)
 
 
-def refusal(answer: Answer, url: str, where: Where) -> RolloutError:
+def refusal(answer: Answer, url: str, where: Where) -> RollmillError:
     """What an answer that is none comes to: the failure that it tells of, or one of our own."""
+    detail = f"{url} answered {answer.status}: {wire.said(answer.body)}"
+    if stopping := wire.stopping(answer.body, detail):
+        return stopping
     failure = wire.read_failure(answer.body)
     if failure is None:
-        detail = f"{url} answered {answer.status}: {wire.said(answer.body)}"
-        failure = Failure(where, "error", detail, retryable=answer.status in (429, 502, 503, 504))
+        again = answer.status in (408, 429, 502, 503, 504)
+        failure = Failure(where, "error", detail, retryable=again, retry_after_s=retry_after(answer))
     return RolloutError(failure)

@@ -44,6 +44,7 @@ class Sessions:
         self._close = close
         self._idle_s, self._most, self._place, self._clock = idle_s, most, place, clock
         self._held: dict[str, Session] = {}
+        self._coming = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -61,11 +62,17 @@ class Sessions:
         self._held[id] = Session(world, self._clock())
         return id
 
-    def make_room(self) -> None:
-        """Raises `Problem` where there are as many as there may be."""
-        if len(self._held) >= self._most:
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """Keeps a place for a world while it is built. Raises `Problem` where there are as many as there may be."""
+        if len(self._held) + self._coming >= self._most:
             again = (("Retry-After", "1"),)
             raise Problem(503, "full", f"{self._most:,} sessions are open, and no more may be", headers=again)
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     @contextmanager
     def entered(self, id: str) -> Iterator[Session]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, ValidationError
 
-from rollmill.errors import ModelFault
-from rollmill.serve.http import Problem, invalid
-from rollmill.store.schema import read_usage
+from rollmill.errors import CallerError, ConfigError, ContractError, ModelFault, OutageError
+from rollmill.serve.http import Problem
+from rollmill.store.schema import UNREADABLE, read_usage
 from rollmill.types import (
     Failure,
     FunctionCallOutput,
@@ -34,6 +34,10 @@ COUNTS = "x-rollmill-counts"
 """The header of a verification: how often the model has answered, and how many of its calls were answered."""
 OURS = ("x-rollmill", "1")
 """The header by which our verdicts and rollouts are told from others, who may echo a row with fields of ours."""
+
+
+MALFORMED = (*UNREADABLE, ValueError, TypeError, LookupError)
+"""What making a record of somebody else's JSON can raise."""
 
 
 class Counts(Struct, frozen=True):
@@ -72,10 +76,10 @@ class Described(Struct, frozen=True):
 
 
 def read_response(json: Raw | bytes) -> Response:
-    """A Responses API object. Raises `msgspec.DecodeError` and `Problem`."""
+    """A Responses API object. Raises what is in `UNREADABLE`."""
     fields = decode(json, type=dict[str, Raw])
     if "output" not in fields:
-        raise invalid("`response` has no `output`")
+        raise ValidationError("it has no `output`")
     items = tuple(read_item(raw) for raw in decode(fields.pop("output"), type=list[Raw]))
     usage = fields.pop("usage", None)
     for ours in ("output_text", "content"):
@@ -112,10 +116,7 @@ _NOT_SAID = frozenset(("reward", "reward_components", "response", "responses_cre
 
 
 def read_verdict(body: bytes, given: Iterable[str], *, ours: bool = False) -> Reward:
-    """The reward in what any system's `/verify` answers to a row of these fields.
-
-    Raises `msgspec.DecodeError`, `ValueError` and `TypeError`.
-    """
+    """The reward in what any system's `/verify` answers to a row of these fields. Raises what is in `MALFORMED`."""
     fields = decode(body, type=dict[str, Raw])
     if "reward" not in fields:
         raise ValueError("the answer has no `reward`")
@@ -145,13 +146,16 @@ _OF_MODEL: dict[ModelFault | str, int] = {
     "timeout": 504,
     "malformed": 502,
 }
+# A stored rollout that its world does not answer as it did is the client's.
+_OF_OTHERS = {"timeout": 504, "replay_differs": 422}
 
 
 def failed(failure: Failure, **more: Any) -> Problem:
     """A failure with its address, as a service tells of it."""
-    status = _OF_MODEL.get(failure.kind, 500) if failure.where == "model" else 504 if failure.kind == "timeout" else 500
+    known = _OF_MODEL if failure.where == "model" else _OF_OTHERS
+    status = known.get(failure.kind, 500)
     after = failure.retry_after_s
-    headers = () if after is None else (("Retry-After", f"{after:.0f}"),)
+    headers = () if after is None else (("Retry-After", str(math.ceil(after))),)
     message = f"{failure.where}: {failure.detail}"
     return Problem(
         status, f"{failure.where}_{failure.kind}", message, more={"failure": failure, **more}, headers=headers
@@ -175,15 +179,29 @@ def code(body: bytes) -> str:
     """The word by which an answer says what is wrong, if it does."""
     try:
         return str(decode(body, type=_Wrong).error.code or "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ""
+
+
+_STOPS_THE_RUN: dict[str, type[CallerError | OutageError]] = {
+    "outage": OutageError,
+    "config": ConfigError,
+    "contract": ContractError,
+    "no_token": ConfigError,
+}
+
+
+def stopping(body: bytes, said: str) -> CallerError | OutageError | None:
+    """What every other request would come to, too, where an answer tells of that."""
+    kind = _STOPS_THE_RUN.get(code(body))
+    return kind(said) if kind else None
 
 
 def said(body: bytes) -> str:
     """What an answer says is wrong, in one line."""
     try:
         text = decode(body, type=_Wrong).error.message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         text = body[:2000].decode("utf-8", "replace")
     return " ".join(text.split())[:400] or "nothing"
 
@@ -192,7 +210,7 @@ def read_failure(body: bytes) -> Failure | None:
     """The failure that a service of ours tells of, if it does."""
     try:
         return decode(body, type=_Told).failure
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 

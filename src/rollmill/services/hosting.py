@@ -18,6 +18,7 @@ from rollmill.instances import environment_kind, environment_of, known_kind, own
 from rollmill.launch import Parts, Setup
 from rollmill.local import Seat
 from rollmill.model import Endpoint, Secret
+from rollmill.profiling.profile import Profile
 from rollmill.quality.aggregate import aggregate
 from rollmill.rollout import Deferred, play
 from rollmill.serve.agent import AgentService, Player
@@ -34,12 +35,22 @@ from rollmill.verification.pool import RewardPool
 class Hosting:
     """Makes services of a setup's instances."""
 
-    def __init__(self, setup: Setup, stack: AsyncExitStack, *, secrets: list[str], idle_s: float, worker: int) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        stack: AsyncExitStack,
+        *,
+        secrets: list[str],
+        idle_s: float,
+        worker: int,
+        profile: Profile | None = None,
+    ) -> None:
         self._setup, self._stack = setup, stack
-        self._parts = Parts(setup, stack, Lasting)
+        self._spans = profile.spans if profile else None
+        self._parts = Parts(setup, stack, Lasting, spans=self._spans)
         self._hide: Callable[[str], str] = functools.partial(mask_text, secrets=secrets)
         self._idle_s, self._worker = idle_s, worker
-        self._compute = RewardPool()
+        self._compute = RewardPool(profile=profile)
         self._watch = Watch()
 
     async def open(self) -> None:
@@ -78,6 +89,7 @@ class Hosting:
             place=f"{self._worker}." if siblings else "",
             relay=await self._relay(siblings),
             hide=self._hide,
+            spans=self._spans,
         )
         return service.app
 
@@ -106,6 +118,7 @@ class Hosting:
             compute=self._compute,
             deadlines=self._setup.deadlines,
             watch=self._watch,
+            spans=self._spans,
             **options,
         )
 

@@ -17,13 +17,13 @@ import msgspec
 from rollmill.config import Instance
 from rollmill.engines.channel import Channel
 from rollmill.engines.processes import kill_group, told
-from rollmill.errors import ConfigError, RunError
+from rollmill.errors import ConfigError, ServiceError
 from rollmill.services import keeper
 from rollmill.services.layout import Group, Served
 from rollmill.services.messages import Fault, Notice, Ready, Serve, Stop, read_report
 from rollmill.services.output import LIMIT, Output
 
-_END_S = 3.0
+_END_S = 8.0
 """How long a process may take to close what it holds."""
 _ANSWER_S = 2.0
 _ASK_AGAIN_S = 0.1
@@ -40,6 +40,8 @@ class Member:
         self.ended = asyncio.Event()
         self.code: int | None = None
         self.restarts = 0
+        self.serving = False
+        """Whether its services answer, as far as is known."""
         self._process: Process | None = None
         self._pipe = -1
         self._watching: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class Member:
             await asyncio.wait([reading], timeout=1.0)
             reading.cancel()
         self._let_go()
+        self.serving = False
         self.ended.set()
 
     def _let_go(self) -> None:
@@ -145,17 +148,17 @@ class HostMember(Member):
         finally:
             for one in waiting:
                 one.cancel()
-        if self._ready.is_set():
-            return
-        raise self._why_not(within_s)
+        if not self._ready.is_set():
+            raise self._why_not(within_s)
+        self.serving = True
 
     def _why_not(self, within_s: float) -> Exception:
         match self._fault:
             case Fault("config", text):
                 return ConfigError(text)
             case Fault(_, text):
-                return RunError(f"{self.name}: {text}")
-        return RunError(self.died() if self.ended.is_set() else f"{self.name} was not ready in {within_s:g} s")
+                return ServiceError(f"{self.name}: {text}")
+        return ServiceError(self.died() if self.ended.is_set() else f"{self.name} was not ready in {within_s:g} s")
 
     def ask_to_end(self) -> None:
         if self._channel is not None:
@@ -201,9 +204,10 @@ class ProgramMember(Member):
                     if await _set_within(self.ended, _ASK_AGAIN_S):
                         break
         except TimeoutError:
-            raise RunError(f"{self.name} did not answer at {self._served.url} in {within_s:g} s") from None
+            raise ServiceError(f"{self.name} did not answer at {self._served.url} in {within_s:g} s") from None
         if self.ended.is_set():
-            raise RunError(self.died())
+            raise ServiceError(self.died())
+        self.serving = True
 
     def ask_to_end(self) -> None:
         self._let_go()

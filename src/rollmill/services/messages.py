@@ -40,6 +40,10 @@ class Serve(Struct, frozen=True, tag="serve", array_like=True):
     worker: int = 0
     """Which of the processes that are alike this is."""
     dry: bool = False
+    profiles: str = ""
+    """The folder in which profiles are written, where they are made."""
+    required_str: str = ""
+    """What functions have to have in their name or file to be in them."""
 
 
 class Stop(Struct, frozen=True, tag="stop", array_like=True):

@@ -44,6 +44,12 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     """Bounds by name: `limits.models.NAME.concurrency`, `.requests_per_minute`, `.tokens_per_minute`."""
     deadlines: Deadlines = Deadlines()
     """How long each stage of a rollout may take: `deadlines.play_s` and so on."""
+    profiling_enabled: bool = False
+    """Measure where the time goes, each instance in a process of its own; it slows down what computes."""
+    profiling_results_dirpath: Annotated[str, Meta(min_length=1)] | None = None
+    """The folder for that: the profile of a service is `<folder>/<class>___<name>/<name>.log` in it."""
+    required_str: str = ""
+    """Only functions with this in their name or file are listed in profiles."""
     nemo_gym_log_dir: str | None = None
     """A folder in which each service's output is kept, too, in files that rotate at 10 MB."""
     uv_venv_dir: str | None = None

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 
 from rollmill.config.secrets import mask_text
 from rollmill.cores import allow_many_files
@@ -16,12 +16,15 @@ from rollmill.engines.channel import Channel
 from rollmill.engines.program import die_with, leave_signals_to_the_command
 from rollmill.errors import CallerError, describe
 from rollmill.model import Secret
+from rollmill.profiling.profiler import Profiler
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
 from rollmill.services.hosting import Hosting, unanswering
 from rollmill.services.messages import Fault, Notice, Place, Ready, Serve, Stop, read_order
+from rollmill.services.profiled import profiled, stats
 
 _LOOK_AGAIN_S = 2.0
+_LINE = "%(levelname)s %(name)s: %(message)s"
 
 
 class Server:
@@ -47,21 +50,35 @@ class Server:
     async def _serve(self, channel: Channel) -> None:
         order = await self._order
         sys.path[:] = order.path
-        logging.getLogger().addFilter(_Hiding(order.secrets))
+        for handler in logging.getLogger().handlers:
+            # Not the logger: it filters what is logged there, and not what comes from others.
+            handler.setFormatter(_Hiding(order.secrets))
         try:
             async with AsyncExitStack() as stack:
-                hosting = Hosting(order.setup, stack, secrets=order.secrets, idle_s=order.idle_s, worker=order.worker)
+                profiler = stack.enter_context(_profiled(order))
+                hosting = Hosting(
+                    order.setup,
+                    stack,
+                    secrets=order.secrets,
+                    idle_s=order.idle_s,
+                    worker=order.worker,
+                    profile=profiler,
+                )
                 await hosting.open()
-                await self._open(order, hosting, stack, channel)
+                await self._open(order, hosting, stack, channel, profiler)
                 if not order.dry:
                     await self._stopping.wait()
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             channel.send(_fault(error))
 
-    async def _open(self, order: Serve, hosting: Hosting, stack: AsyncExitStack, channel: Channel) -> None:
+    async def _open(
+        self, order: Serve, hosting: Hosting, stack: AsyncExitStack, channel: Channel, profiler: Profiler | None
+    ) -> None:
         token = Secret(order.setup.access_token) if order.setup.access_token else None
         for place in order.places:
             app = await hosting.service(place.name, Guard(place.host, token, tuple(order.names)), place.siblings)
+            if profiler is not None:
+                app.add(stats(profiler))
             if not order.dry:
                 await stack.enter_async_context(Listener(app, _sockets(place)))
         if order.dry:
@@ -76,6 +93,13 @@ class Server:
                 self._order.set_result(order)
             case Stop():
                 self._stopping.set()
+
+
+def _profiled(order: Serve) -> AbstractContextManager[Profiler | None]:
+    # Where profiles are made, each instance has processes of its own.
+    instance = order.setup.instances[order.places[0].name]
+    worker = f".{order.worker}" if order.places[0].siblings or order.worker else ""
+    return profiled(instance, order.profiles, worker=worker, required_str=order.required_str)
 
 
 def _sockets(place: Place) -> list[socket.socket]:
@@ -101,19 +125,18 @@ async def _watch_models(hosting: Hosting, channel: Channel, wait_s: float) -> No
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-class _Hiding(logging.Filter):
-    """Takes secrets out of what is logged."""
+class _Hiding(logging.Formatter):
+    """Takes secrets out of what is logged, tracebacks included."""
 
     def __init__(self, secrets: list[str]) -> None:
-        super().__init__()
+        super().__init__(_LINE)
         self._secrets = secrets
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = mask_text(record.getMessage(), self._secrets), ()
-        return True
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_text(super().format(record), self._secrets)
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: BaseException) -> Fault:
     if isinstance(error, CallerError):
         return Fault("config", str(error))
     return Fault("error", describe(error))
@@ -131,7 +154,7 @@ def main() -> None:
         os.set_inheritable(inherited, False)
     die_with(pipe)
     leave_signals_to_the_command()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=_LINE, level=logging.WARNING)
     try:
         import uvloop
     except ImportError:

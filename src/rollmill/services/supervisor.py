@@ -20,7 +20,8 @@ import yaml
 from rollmill.config import Instance
 from rollmill.config.secrets import mask_text
 from rollmill.config.tree import Tree
-from rollmill.errors import ConfigError, RunError
+from rollmill.errors import ConfigError, ServiceError
+from rollmill.instances import addresses_of
 from rollmill.launch import Setup
 from rollmill.serve.guard import Guard
 from rollmill.serve.listen import Listener
@@ -46,18 +47,14 @@ class Supervisor:
         tree: Tree,
         secrets: list[str],
         say: Callable[[str], None],
-        apart: bool = False,
         head: bool = True,
     ) -> None:
-        """`tree` is the configuration without its `secrets`; with `apart` each instance has a process of its own.
-
-        Without `head` nobody else is told of the services.
-        """
+        """`tree` is the configuration without its `secrets`; without `head` nobody else is told of the services."""
         self._instances, self._options = dict(instances), options
         self._tree, self._secrets, self._say = tree, secrets, say
         self._hide: Callable[[str], str] = functools.partial(mask_text, secrets=secrets)
         self._has_head = head and not options.dry_run
-        self._groups = groups(instances, options, apart=apart)
+        self._groups = groups(instances, options, apart=options.profiling_enabled)
         self._served: dict[str, Served] = {}
         self._members: list[Member] = []
         self._notices: dict[str, str] = {}
@@ -80,6 +77,11 @@ class Supervisor:
 
     async def _start(self) -> None:
         options = self._options
+        if options.profiling_enabled and options.profiling_results_dirpath is None:
+            raise ConfigError(
+                "profiling_enabled=true: where do the profiles go? Give +profiling_results_dirpath=FOLDER, for example "
+                "+profiling_results_dirpath=results/profiling"
+            )
         # Before anything is started: a port that is taken, or a host that needs a token.
         head = self._guard(options.head_server.host)
         listening = _head_socket(options) if self._has_head else None
@@ -114,7 +116,7 @@ class Supervisor:
         await self._stack.aclose()
 
     async def watch(self) -> None:
-        """Raises `RunError` when a service is gone for good."""
+        """Raises `ServiceError` when a service is gone for good."""
         await asyncio.gather(*self._keeping)
 
     def shown(self) -> list[Shown]:
@@ -123,7 +125,7 @@ class Supervisor:
 
     @property
     def addresses(self) -> dict[str, str]:
-        return {name: one.url for name, one in self._served.items()}
+        return addresses_of(self._instances) | {name: one.url for name, one in self._served.items()}
 
     @property
     def notices(self) -> dict[str, str]:
@@ -179,7 +181,7 @@ class Supervisor:
             limits=options.limits,
             outage_s=options.outage_s,
             deadlines=options.deadlines,
-            addresses={name: one.url for name, one in self._served.items() if name not in here},
+            addresses={name: url for name, url in self.addresses.items() if name not in here},
             access_token=options.access_token.reveal() if options.access_token else "",
         )
         return Serve(
@@ -196,6 +198,8 @@ class Supervisor:
             wait_s=options.model_endpoint_readiness_timeout_seconds,
             worker=worker,
             dry=options.dry_run,
+            profiles=str(Path(options.profiling_results_dirpath or "").absolute()) if options.profiling_enabled else "",
+            required_str=options.required_str,
         )
 
     def _noticed(self, notice: Notice) -> None:
@@ -219,7 +223,8 @@ class Supervisor:
         members = [member for member in self._members if member.group is group]
         members = members[: len(served.sockets)]
         pids = [member.pid for member in members if member.pid is not None]
-        state = "ready" if len(pids) == len(members) else "restarting"
+        ready = all(member.serving for member in members)
+        state = "ready" if ready else "restarting" if any(member.restarts for member in members) else "starting"
         return Shown(
             name=name,
             server_type=instance.kind,
@@ -244,15 +249,21 @@ class Supervisor:
             self._count_death(member)
             await asyncio.sleep(0.2 * 2**member.restarts)
             member.restarts += 1
-            await member.start(self._options.start_s)
-            self._say(f"{member.name} is up again")
+            try:
+                await member.start(self._options.start_s)
+            except ServiceError:
+                if not member.ended.is_set():
+                    raise
+            else:
+                self._say(f"{member.name} is up again")
 
     def _count_death(self, member: Member) -> None:
         if self._options.when_a_service_dies == "stop":
-            raise RunError(f"{member.name} has ended, and when_a_service_dies is stop")
+            raise ServiceError(f"{member.name} has ended, and when_a_service_dies is stop")
         now = time.monotonic()
         if len(self._deaths) == _MOST_RESTARTS and now - self._deaths[0] < _WITHIN_S:
-            raise RunError(f"services have ended {_MOST_RESTARTS + 1} times within {_WITHIN_S:g} s, {member.name} last")
+            times = f"{_MOST_RESTARTS + 1} times within {_WITHIN_S:g} s"
+            raise ServiceError(f"services have ended {times}, {member.name} last")
         self._deaths.append(now)
 
 

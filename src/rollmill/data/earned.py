@@ -20,14 +20,14 @@ from rollmill.taskset import parse, read_rows
 from rollmill.types import Task
 
 
-class Profiled(NamedTuple):
+class Written(NamedTuple):
     """How many tasks were written, of how many that have rollouts."""
 
     tasks: int
     of: int
 
 
-def profile_tasks(rollouts: Path, out: Path, inputs: Path | None = None, *, threshold: float | None = None) -> Profiled:
+def write_earned(rollouts: Path, out: Path, inputs: Path | None = None, *, threshold: float | None = None) -> Written:
     """Write each task's row with the metrics of its rollouts, in the order of `inputs`, or without them of the tasks.
 
     With a `threshold`, from which on a rollout passes, also how many did. Tasks that nobody verified are left out.
@@ -36,7 +36,7 @@ def profile_tasks(rollouts: Path, out: Path, inputs: Path | None = None, *, thre
         earned = _read(rollouts, samples if inputs is None else None)
         tasks = earned.sampled(samples) if inputs is None else earned.asked_by(inputs)
         rows = (fields | _metrics(rewards, threshold) for fields, rewards in tasks if rewards)
-        return Profiled(write_rows(out, folder, rows), len(earned.rewards))
+        return Written(write_rows(out, folder, rows), len(earned.rewards))
 
 
 class _Earned:
@@ -56,7 +56,7 @@ class _Earned:
         if row.identity is None:
             self._others.add(row.task_index)
             return
-        identity = bytes.fromhex(row.identity)
+        identity = row.identity.encode()
         known = self._identified.get(identity, ())
         if row.task_index not in known:
             self._identified[identity] = (*known, row.task_index)
@@ -86,9 +86,7 @@ class _Earned:
         index = read_as(content, Head, place).task_index
         if index is not None:
             return (index,)
-        found = (
-            self._identified.get(bytes.fromhex(parse(content, Task, place).identity), ()) if self._identified else ()
-        )
+        found = self._identified.get(parse(content, Task, place).identity.encode(), ()) if self._identified else ()
         return found or ((position,) if position in self._others else ())
 
 

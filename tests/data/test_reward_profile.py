@@ -8,7 +8,7 @@ import zstandard
 from tests.data.rows import asked, foreign, read, write
 from tests.store.rows import append, opened, rewarded, task
 
-from rollmill.data.profile import profile
+from rollmill.data.reward_profile import profile
 from rollmill.errors import ConfigError
 from rollmill.quality.aggregate import aggregate
 from rollmill.types import decode, encode

@@ -17,6 +17,7 @@ from itertools import chain
 
 import msgspec
 
+from rollmill.collection.streams import outlive_readers
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Finish, Lease, Ready, Told, read_order
@@ -250,6 +251,7 @@ def main() -> None:
         os.set_inheritable(inherited, False)
     die_with(pipe)
     leave_signals_to_the_command()
+    outlive_readers()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         import uvloop

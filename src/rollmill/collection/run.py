@@ -207,7 +207,7 @@ class _Collection:
         run = self._known.begin(self._about.run, self._about.config)
         async with AsyncExitStack() as stack:
             recorder = await stack.enter_async_context(Recorder(store, options.durability, self._spans))
-            log = stack.enter_context(RunLog(store.folder))
+            log = RunLog(store.folder)
             log.line(f"run {run.id}: {shlex.join(run.command)}")
             progress = stack.enter_context(Progress(line_every_s=options.progress_every_s, log=log.line))
             gauge = Gauge(

@@ -23,7 +23,7 @@ from environments import Boxed
 
 import rollmill as rm
 from rollmill.cli.loop import run_fast
-from rollmill.collection.source import STRETCH
+from rollmill.collection.stretch import STRETCH
 from rollmill.models.openai import OpenAI
 from rollmill.rollout import play
 from rollmill.store.index import Held, NewTask, TaskKey, TaskRow

@@ -31,8 +31,8 @@ class Shell:
         }
 
     def start(self, *words: str, **options) -> subprocess.Popen:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-        return subprocess.Popen(words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, **pipes)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(words, cwd=self.folder, env=self.env, **(pipes | options))
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess:
         with self.start(*words) as process:

@@ -9,7 +9,8 @@ RollmillError
 ├── ToolError            a tool's message to the model: the rollout goes on
 └── RunError             the run cannot go on: it stops loudly, and what was recorded is safe
     ├── StoreError       what it does cannot be recorded
-    └── OutageError      no model call has succeeded for a while
+    ├── OutageError      no model call has succeeded for a while
+    └── ServiceError     a service has ended, or never answered
 
 Authors of environments and agents raise ordinary exceptions; `boundary` says once where they came from.
 A new exception belongs to one of these families and can be pickled.
@@ -58,6 +59,10 @@ class StoreError(RunError):
 
 class OutageError(RunError):
     """No model call has succeeded for a while: the model is gone, for everybody."""
+
+
+class ServiceError(RunError):
+    """A service has ended, or never answered. Nothing is recorded by who serves."""
 
 
 class RolloutError(RollmillError):

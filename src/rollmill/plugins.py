@@ -193,11 +193,11 @@ def _importing(name: str) -> Iterator[None]:
         yield
     except CallerError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{name} could not be imported: {describe(error)}{_way(error)}") from error
 
 
-def _way(error: Exception) -> str:
+def _way(error: BaseException) -> str:
     """The last steps to where it was raised, those of the import machinery left out, if there are several."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
     steps = [f"\n  {frame.filename}:{frame.lineno}: {frame.line}" for frame in frames if frame.filename != __file__]

@@ -85,24 +85,55 @@ def is_plain(path: Path) -> bool:
     return path.suffix not in (".gz", ".zst")
 
 
+class Frames:
+    """Decompresses bytes as they come: frame after frame, or member after member."""
+
+    def __init__(self, begin: Callable[[], Any], fault: type[Exception]) -> None:
+        """`begin` makes what decompresses one frame, and raises `fault`."""
+        self._begin, self._fault = begin, fault
+        self._frame = begin()
+        self.within = False
+        """Whether the last frame is not whole yet."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What these bytes add. Raises `OSError` where they are none of a compressed file."""
+        parts = []
+        while chunk:
+            if self._frame.eof:
+                self._frame = self._begin()
+            try:
+                parts.append(self._frame.decompress(chunk))
+            except self._fault as error:
+                raise OSError(str(error)) from None
+            self.within = not self._frame.eof
+            chunk = b"" if self.within else self._frame.unused_data
+        return b"".join(parts)
+
+
+def frames_of(path: Path) -> Frames | None:
+    """What decompresses a file of this name; None for a plain one."""
+    if path.suffix == ".gz":
+        return Frames(lambda: zlib.decompressobj(wbits=31), zlib.error)
+    if path.suffix == ".zst":
+        import zstandard
+
+        return Frames(zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError)
+    return None
+
+
 def _opened(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return cast("BinaryIO", gzip.open(path))
-    if path.suffix == ".zst":
-        return io.BufferedReader(_Frames(path), _CHUNK)
+    if (frames := frames_of(path)) is not None:
+        return io.BufferedReader(_Decompressed(path, frames), _CHUNK)
     return path.open("rb")
 
 
-class _Frames(io.RawIOBase):
-    """What a zstd file holds, frame after frame; what is wrong with it is an error of the file's."""
+class _Decompressed(io.RawIOBase):
+    """What a compressed file holds."""
 
-    def __init__(self, path: Path) -> None:
-        import zstandard
-
-        self._fault = zstandard.ZstdError
-        self._begin = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
-        self._frame = self._begin()
-        self._begun = False
+    def __init__(self, path: Path, frames: Frames) -> None:
+        self._frames = frames
         self._ready = memoryview(b"")
         self._file = path.open("rb")
 
@@ -111,16 +142,12 @@ class _Frames(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            chunk = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame, self._begun = self._begin(), False
-            chunk = chunk or self._file.read(_CHUNK)
+            chunk = self._file.read(_CHUNK)
             if not chunk:
-                if self._begun:
+                if self._frames.within:
                     raise EOFError
                 return 0
-            self._begun = True
-            self._ready = memoryview(self._decompressed(chunk))
+            self._ready = memoryview(self._frames.feed(chunk))
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
@@ -128,12 +155,6 @@ class _Frames(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-    def _decompressed(self, chunk: bytes) -> bytes:
-        try:
-            return self._frame.decompress(chunk)
-        except self._fault as error:
-            raise OSError(str(error)) from None
 
 
 def parse(row: bytes, kind: type[T], place: str) -> T:

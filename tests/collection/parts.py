@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import rollmill as rm
-from rollmill.collection.source import STRETCH, Planned, Stretch, Survey
+from rollmill.collection.source import Survey
+from rollmill.collection.stretch import STRETCH, Planned, Stretch, none_yet
 from rollmill.collection.worker import Job, Played
 from rollmill.store.index import Index
 from rollmill.store.lines import Place
@@ -36,6 +37,39 @@ class Rows:
 
     def count(self) -> int | None:
         return len(self._rows)
+
+
+class Growing(Rows):
+    """The same, to which more come while it is read, until it is to be finished."""
+
+    def __init__(self) -> None:
+        self.coming: list[list[Planned]] = []
+        self.looks = 0
+        self._finishing = False
+        self._came = asyncio.Event()
+
+    def come(self, *some: list[Planned]) -> None:
+        self.coming += some
+        self._came.set()
+
+    def stretches(self) -> Iterator[Stretch]:
+        number = 0
+        while True:
+            self.looks += 1
+            if self.coming:
+                number += 1
+                yield Stretch(self.name, number, self.coming.pop(0), lambda planned: planned)
+            elif self._finishing:
+                return
+            else:
+                yield none_yet()
+
+    async def arrival(self) -> None:
+        await self._came.wait()
+        self._came.clear()
+
+    def finish(self) -> None:
+        self._finishing = True
 
 
 def tasks(*texts: str, agent: str = "agent") -> list[Planned]:

@@ -1,13 +1,14 @@
 import asyncio
 
 import pytest
-from tests.collection.parts import FAILED, Player, Rows, numbered, until
+from tests.collection.parts import FAILED, Growing, Player, Rows, numbered, tasks, until
 
 import rollmill as rm
 from rollmill.collection.collector import Collector
 from rollmill.collection.limits import Places
 from rollmill.collection.plan import Feed, Plan
 from rollmill.collection.retry import RetryPolicy
+from rollmill.collection.stretch import Stretch, none_yet
 from rollmill.collection.worker import Played
 from rollmill.errors import OutageError
 from rollmill.profiling.spans import Spans
@@ -51,7 +52,7 @@ def collector():
         kept = Kept()
         source = Rows(numbered(rows)) if isinstance(rows, int) else rows
         options = {"admission": Places(places), "observers": [kept]} | options
-        feed = Feed(Plan(source, Ledger(index)))
+        feed = Feed(Plan(source, Ledger(index)), source if isinstance(source, Growing) else None)
         return Collector(worker, feed, recorder=recorder or kept, retry=retry, **options), kept
 
     yield make
@@ -350,3 +351,122 @@ async def test_rollouts_are_delivered_where_a_caller_wants_them(collector):
     one, _ = collector(Keeping(), 3, deliver=take)
     await one.run()
     assert given == [rollout] * 3
+
+
+# An input that grows.
+
+
+async def test_rows_are_played_as_they_come_until_nobody_wants_more(collector):
+    source = Growing()
+    one, kept = collector(Player(), source)
+    running = asyncio.create_task(one.run())
+    for number in range(5):
+        await until(lambda: one.waited_s is not None)
+        assert one.ended == number
+        assert one.follows
+        source.come(tasks(f"task {number}"))
+        await until(lambda number=number: one.ended == number + 1)
+    source.finish()
+    source.come()
+    await running
+    assert len(kept.rewards) == 5
+
+
+async def test_while_it_waits_for_rows_nothing_spins(collector):
+    source = Growing()
+    source.come(tasks("a"))
+    one, _ = collector(Player(), source)
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.ended == 1 and one.waited_s is not None)
+    looks = source.looks
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert source.looks == looks
+    one.drain()
+    await running
+
+
+async def test_rows_of_one_agent_come_while_the_others_places_are_full(collector):
+    release = asyncio.Event()
+
+    async def play(job):
+        if job.slot.agent == "slow":
+            await release.wait()
+
+    class One(Places):
+        """A place for each agent."""
+
+        def __init__(self):
+            super().__init__(2)
+            self.inside = set()
+
+        def room(self, agent):
+            return agent not in self.inside
+
+        def enter(self, agent):
+            self.inside.add(agent)
+
+        def leave(self, agent):
+            self.inside.discard(agent)
+            super().leave(agent)
+
+    source = Growing()
+    source.come(numbered(3, "slow"))
+    one, kept = collector(Player(play), source, admission=One())
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.running == 1)
+    source.come(numbered(2, "quick"))
+    await until(lambda: one.ended == 2)
+    assert {entry.slot.agent for entry in kept.rewards} == {"quick"}
+    release.set()
+    await until(lambda: one.ended == 5)
+    one.drain()
+    await running
+
+
+async def test_a_run_ends_when_nothing_has_come_for_so_long_and_all_has_ended(collector):
+    release = asyncio.Event()
+
+    async def wait(job):
+        await release.wait()
+
+    source = Growing()
+    source.come(tasks("a"))
+    one, _ = collector(Player(wait), source, idle_s=1e-9)
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.running == 1)
+    for _ in range(10):
+        # It looks again and again, and what runs has not ended.
+        source.come()
+        await asyncio.sleep(0.001)
+    assert not running.done()
+    release.set()
+    await until(lambda: not one.running)
+    source.come()
+    await running
+    assert (one.ended, one.stopped, one.draining) == (1, "", False)
+
+
+async def test_a_drain_ends_the_waiting(collector):
+    source = Growing()
+    one, _ = collector(Player(), source)
+    running = asyncio.create_task(one.run())
+    await until(lambda: one.waited_s is not None)
+    one.drain()
+    await running
+
+
+async def test_a_bad_row_that_comes_late_stops_the_run_with_its_line(collector):
+    class Late(Growing):
+        async def arrival(self):
+            await asyncio.sleep(0)
+
+        def stretches(self):
+            yield Stretch("rows", 0, tasks("a"), lambda planned: planned)
+            yield none_yet()
+            raise rm.ConfigError("rows, line 2: no")
+
+    one, kept = collector(Player(), Late())
+    with pytest.raises(rm.ConfigError, match="line 2: no"):
+        await one.run()
+    assert len(kept.rewards) == 1

@@ -1,11 +1,12 @@
 import random
 
 import pytest
-from tests.collection.parts import FAILED, Rows, entry, hold, numbered, tasks
+from tests.collection.parts import FAILED, Clock, Growing, Rows, entry, hold, numbered, tasks
 
 import rollmill as rm
 from rollmill.collection.plan import LOOK_AHEAD, Feed, Plan
-from rollmill.collection.source import Planned, Player, RowFile, Stretch
+from rollmill.collection.source import Player, RowFile
+from rollmill.collection.stretch import Planned, Stretch
 from rollmill.store.index import Index
 from rollmill.store.ledger import Ledger
 from rollmill.types import decode, read_task
@@ -233,3 +234,40 @@ def test_a_feed_goes_on_past_rows_that_have_ended(index):
     read_all(feed)
     assert feed.take().slot.task == rows[999].task.identity
     assert feed.take() is None
+
+
+async def test_a_feed_that_grows_knows_how_long_it_has_waited(index):
+    clock, source = Clock(), Growing()
+    feed = Feed(plan(index, source), source, clock=clock)
+    assert (feed.grows, feed.waits, feed.waited_s) == (True, False, None)
+    feed.read()
+    clock.now = 5
+    feed.read()
+    assert (feed.waits, feed.waited_s, feed.size, feed.exhausted) == (True, 5, 0, False)
+    source.come(tasks("a"))
+    await feed.arrival()
+    feed.read()
+    assert (feed.waits, feed.size) == (False, 1)
+    feed.read()
+    # Somebody is to take what is there.
+    feed.settle()
+    assert not feed.exhausted
+    feed.take()
+    feed.settle()
+    assert (feed.exhausted, feed.waits, feed.waited_s) == (True, False, None)
+
+
+def test_a_feed_that_is_finished_reads_to_its_end(index):
+    source = Growing()
+    feed = Feed(plan(index, source), source)
+    feed.read()
+    source.come(tasks("a"), tasks("b"))
+    feed.finish()
+    read_all(feed)
+    assert feed.size == 2
+
+
+def test_a_plan_that_may_grow_gives_what_is_there(index):
+    source = Growing()
+    source.come(tasks("a"), tasks("b"))
+    assert len(slots(plan(index, source))) == 2

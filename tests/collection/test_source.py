@@ -6,7 +6,8 @@ import pytest
 import zstandard
 
 import rollmill as rm
-from rollmill.collection.source import STRETCH, Given, Player, Procedure, RowFile, Several
+from rollmill.collection.source import Given, Player, Procedure, RowFile, Several
+from rollmill.collection.stretch import STRETCH
 from rollmill.types import AgentRef
 
 

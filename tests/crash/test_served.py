@@ -13,6 +13,7 @@ from tests.crash.script import Script
 from tests.crash.served import served
 
 LIMIT = aiohttp.ClientTimeout(total=0.5)
+UNHURRIED = aiohttp.ClientTimeout(total=60)
 
 
 def body(number: int) -> dict:
@@ -53,7 +54,7 @@ async def test_faults_come_in_their_shares_and_are_the_same_every_time(tmp_path)
         folder = tmp_path / str(again)
         folder.mkdir()
         with served(folder, turns=1, seed=3, faults={"500": 0.2, "429": 0.1}) as server:
-            await post(server.url, *range(1000))
+            await post(server.url, *range(1000), timeout=UNHURRIED)
             said.append({one.number: one.said for one in server.stop()})
     assert said[0] == said[1]
     counts = Counter(said[0].values())

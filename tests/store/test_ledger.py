@@ -259,3 +259,49 @@ def test_a_stretch_that_has_changed_is_not_recalled(index):
     assert Ledger(index).recall("input", 0, b"others") is None
     assert Ledger(index).recall("input", 1, b"hashes") is None
     assert Ledger(index).recall("other", 0, b"hashes") is None
+
+
+# What leaves the input.
+
+
+def test_rows_that_come_back_ask_for_nothing_more(index):
+    ledger = Ledger(index)
+
+    def asked(part: int, *rows: Wanted) -> list[tuple[int, int]]:
+        owed, _ = ledger.plan(rows, lambda _: 2, part)
+        return [(slot.occurrence, slot.rollout_index) for one in owed for slot in one.slots]
+
+    assert asked(1, want(1), want(2), want(1)) == [(0, 0), (0, 1), (0, 0), (0, 1), (1, 2), (1, 3)]
+    ledger.withdraw(1)
+    assert asked(2, want(1), want(2)) == []
+    # A third one, of which two were there before.
+    assert asked(2, want(1), want(1)) == [(2, 4), (2, 5)]
+    assert asked(3, want(2)) == [(1, 2), (1, 3)]
+    ledger.withdraw(2)
+    ledger.withdraw(2)
+    assert asked(4, want(1), want(1), want(1), want(2)) == []
+
+
+def test_what_belongs_to_no_part_stays(index):
+    ledger = Ledger(index)
+    ledger.plan([want(1)], lambda _: 1)
+    ledger.withdraw(0)
+    assert len(ledger.plan([want(1)], lambda _: 1)[0][0].slots) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=400)), max_size=8))
+@settings(deadline=None, max_examples=50)
+def test_equal_rows_count_as_often_as_they_are_there_at_one_time(steps):
+    """Each step replaces what a part holds."""
+    with Index(None) as index:
+        ledger, held, asked, most = Ledger(index), {}, defaultdict(int), defaultdict(int)
+        for part, numbers in steps:
+            ledger.withdraw(part)
+            held[part] = numbers
+            owed, _ = ledger.plan([want(number) for number in numbers], lambda _: 1, part)
+            for slot in (slot for one in owed for slot in one.slots):
+                asked[int(slot.task, 16)] += 1
+            for number in range(4):
+                there = sum(numbers.count(number) for numbers in held.values())
+                most[number] = max(most[number], there)
+        assert {n: count for n, count in asked.items() if count} == {n: c for n, c in most.items() if c}

@@ -27,7 +27,8 @@ NAME is an environment (arithmetic, mcqa, …), or a file of your own as path/to
 
 EXIT_CODES = """\
 Exit codes: 0 every slot has its rollout; 1 some slots failed, or the run could not go on; 2 the command is wrong;
-130 stopped by Ctrl-C, and 143 by SIGTERM, with slots still owed."""
+130 stopped by Ctrl-C, and 143 by SIGTERM, with slots still owed. A run that follows its input and is stopped when all
+rows that have come have their rollouts owes nothing: 0."""
 
 
 def add_parser(commands: Any) -> None:
@@ -40,6 +41,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
+    parser.add_argument("--follow", action="store_true", help="go on reading an input that grows, until told to stop")
     parser.set_defaults(handler=_collect, options=CollectOptions)
 
 
@@ -78,7 +80,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     asked = asked_for(arguments)
     if "output_jsonl_fpath" not in asked.layer and not any("output_jsonl_fpath=" in word for word in asked.words):
         raise ConfigError("where do the rollouts go? Give --out FILE, for example --out runs/a.jsonl")
-    return _run(asked.words, policy=asked.policy, files=asked.files, initial=asked.layer)
+    layer = asked.layer | ({"follow": True} if arguments.follow else {})
+    return _run(asked.words, policy=asked.policy, files=asked.files, initial=layer)
 
 
 class Asked(Struct, frozen=True):

@@ -60,6 +60,9 @@ def _estimate(arguments: argparse.Namespace) -> int:
             initial=asked.layer,
             models_given=True,
         )
+        # Of what is there now.
+        there = msgspec.structs.replace(config.options, follow=False, follow_idle_s=None)
+        config = msgspec.structs.replace(config, options=there)
         refuse_incomplete(config, asked.policy)
         slots = arguments.of or _slots(config, asked.policy)
         sample = Sample(config.options.prices)

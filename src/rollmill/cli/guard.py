@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from rollmill.errors import CallerError, RunError
+from rollmill.errors import CallerError, RunError, ServiceError
 
 SOME_FAILED = 1
 WRONG_CALLER = 2
@@ -23,6 +23,9 @@ def guarded(command: Callable[[], int]) -> int:
     except CallerError as error:
         print(f"rollmill: {error}", file=sys.stderr)
         return WRONG_CALLER
+    except ServiceError as error:
+        print(f"rollmill: {error}", file=sys.stderr)
+        return SOME_FAILED
     except RunError as error:
         print(f"rollmill: {error}; what was recorded before is safe", file=sys.stderr)
         return SOME_FAILED

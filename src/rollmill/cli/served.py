@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any
 
 import msgspec
@@ -81,7 +82,7 @@ def _asked(head: str, path: str, kind: Any, token: Secret | None) -> Any:
         reason = getattr(error, "reason", error)
         why = getattr(reason, "strerror", None) or str(reason)
         raise AbsentError(f"no head server answers at {head} ({why})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, HTTPException):
         raise ConfigError(f"what answers at {head} is no head server; name it: +head_server.port=…") from None
 
 

@@ -106,9 +106,7 @@ def lines(status: Status) -> Iterator[str]:
     run = status.run
     if run is None:
         return
-    total = "?" if run.planned is None else f"{run.planned:,}"
-    share = f" ({100 * run.done / run.planned:.1f} %)" if run.planned else ""
-    yield f"  slots     {run.done:,} of {total}{share}, {run.failed:,} failed in this run"
+    yield f"  slots     {_of_all(run)}, {run.failed:,} failed in this run"
     yield f"  speed     {run.rollouts_per_s:.1f} rollouts/s, {run.rollouts_per_s_overall:.1f} overall"
     yield f"            {run.tokens_per_s:.0f} tokens/s, {run.tokens_per_s_overall:.0f} overall"
     if status.owner is not None:
@@ -123,6 +121,12 @@ def lines(status: Status) -> Iterator[str]:
         yield f"  warning   {warning}"
 
 
+def _of_all(run: Snapshot) -> str:
+    if run.planned is None:
+        return f"{run.done:,} so far, and as many as come" if run.follows else f"{run.done:,} of ?"
+    return f"{run.done:,} of {run.planned:,}" + (f" ({100 * run.done / run.planned:.1f} %)" if run.planned else "")
+
+
 def _running(run: Snapshot) -> Iterator[str]:
     eta = "" if run.eta_s is None else f", {span(run.eta_s)} to go"
     yield f"  time      {span(run.elapsed_s)} so far{eta}"
@@ -131,6 +135,8 @@ def _running(run: Snapshot) -> Iterator[str]:
     yield f"  running   {run.running:,}{age}"
     limit = "" if run.model_limit is None else f" of {run.model_limit} at most"
     yield f"  calls     {run.model_calls:,} in flight{limit}, {run.waiting_calls:,} waiting"
+    if run.waited_s is not None:
+        yield f"  waiting   for rows, for {span(run.waited_s)}"
     if run.paused:
         yield f"  paused    {run.paused}"
     if run.workers:
@@ -140,7 +146,8 @@ def _running(run: Snapshot) -> Iterator[str]:
 
 def _state(writer: str | None, latest: Snapshot | None) -> str:
     if writer is not None:
-        return f"{latest.state if latest else 'starting'} ({writer})"
+        follows = ", following its input" if latest is not None and latest.follows else ""
+        return f"{latest.state if latest else 'starting'}{follows} ({writer})"
     if latest is None:
         return "not running"
     if latest.state in ("running", "draining"):

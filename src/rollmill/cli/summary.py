@@ -23,7 +23,10 @@ def show(outcome: Outcome, options: CollectOptions, again: str) -> None:
     report, output = outcome.report, options.output_jsonl_fpath
     totals = report.totals
     if not outcome.ended and outcome.complete:
-        _show_nothing_to_do(outcome, output)
+        if options.follow:
+            print(f"Nothing new has come: {output} holds all {counted(outcome.held, 'rollout')}")
+        else:
+            _show_nothing_to_do(outcome, output)
     if totals.rollouts:
         print(msgspec.json.format(msgspec.json.encode(report.means()), indent=2).decode())
     for line in report.lines():
@@ -40,7 +43,9 @@ def show(outcome: Outcome, options: CollectOptions, again: str) -> None:
         print(f"Skipped: {counted(outcome.skipped_rows, 'row')} of the input that cannot be played")
     if totals.failed:
         print(f"Why slots failed: {folder}/failures.ndjson; +retry_failed=true plays them again")
-    if outcome.stopped:
+    if outcome.stopped == "stopped" and outcome.complete:
+        print("Stopped when all that had come had ended" if options.follow else "Stopped when all had ended")
+    elif outcome.stopped:
         why = "Stopped early" if outcome.stopped == "stopped" else f"Stopped: {outcome.stopped}"
         print(f"{why}; {again}")
 

@@ -7,15 +7,18 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rollmill.cli.paths import existing
+from rollmill.collection.beside import beside
+from rollmill.collection.followed import Followed
+from rollmill.collection.listing import Listing, Named, Pattern, is_pattern
 from rollmill.collection.options import CollectOptions
-from rollmill.collection.source import Player, Procedure, Prompter, Route, RowFile, Several, Source
+from rollmill.collection.piped import STDIN
+from rollmill.collection.source import Player, Procedure, Prompter, Reader, Route, RowFile, Several, Source
 from rollmill.config import Dataset, Instance, find_path
 from rollmill.data.prompts import load_prompt
 from rollmill.errors import ConfigError
 from rollmill.instances import agent_instance, environment_instance, environment_of, known_kind, own_fields
 from rollmill.types import AgentRef, Task
 
-STDIN = Path("/dev/stdin")
 PROCEDURE_LIMIT = 100
 """How many tasks are made where an environment makes its own and nobody says how many."""
 
@@ -30,6 +33,10 @@ def tasks_of(
     limit = options.limit or None
     route = AgentRoute(instances, options.agent_name, elsewhere)
     prompter = load_prompt(existing(options.prompt_config, "prompt_config")) if options.prompt_config else None
+    if options.follow:
+        return _followed(options, Reader(route, prompter), limit, say)
+    if options.follow_idle_s is not None:
+        raise ConfigError("follow_idle_s: it ends a run that follows its input, so give +follow=true, too")
     if options.input_jsonl_fpath is not None:
         return _named(options.input_jsonl_fpath, route, limit, prompter)
     agent = agent_instance(instances, options.agent_name)
@@ -66,12 +73,47 @@ def _paths(name: str) -> list[Path]:
     """A file, those of a pattern in the order of their names, or standard input."""
     if name == "-":
         return [STDIN]
-    if any(mark in name for mark in "*?[") and find_path(name, working_dir=Path.cwd()) is None:
+    if is_pattern(name) and find_path(name, working_dir=Path.cwd()) is None:
         found = sorted(Path(path) for path in glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not found:
             raise ConfigError(f"input_jsonl_fpath: no file matches {name}")
         return [_existing(str(path)) for path in found]
     return [_existing(name)]
+
+
+def _followed(options: CollectOptions, reader: Reader, limit: int | None, say: Callable[[str], None]) -> Followed:
+    """The input that was named, as it is and as it grows."""
+    names = options.input_jsonl_fpath
+    if names is None:
+        raise ConfigError("follow: which input grows? Give +input_jsonl_fpath=…: a file, a folder, a pattern, or -")
+    listings: list[Listing] = []
+    streams: list[Path] = []
+    for name in [names] if isinstance(names, str) else names:
+        given = Path(name).expanduser()
+        path = given if given.exists() else find_path(name, working_dir=Path.cwd())
+        if name == "-":
+            streams.append(STDIN)
+        elif path is not None and not (path.is_file() or path.is_dir()):
+            streams.append(path)
+        elif path is None and is_pattern(name):
+            listings.append(Pattern(name))
+        elif path is None and not given.absolute().parent.is_dir():
+            raise ConfigError(f"input_jsonl_fpath: {name} is not there, and neither is its folder")
+        else:
+            listings.append(Named((path or given).absolute()))
+    source = Followed(listings, streams, reader, limit, say=say)
+    _refuse_to_follow(source, Path(options.output_jsonl_fpath))
+    return source
+
+
+def _refuse_to_follow(source: Followed, output: Path) -> None:
+    """Raise `ConfigError` where a run would read what it writes."""
+    for path in (output, beside(output, "materialized_inputs.jsonl")):
+        if source.takes(path):
+            raise ConfigError(
+                f"output {output}: {path.name} would be among the inputs that are followed, and be played for ever; "
+                "put it into another folder"
+            )
 
 
 def _chosen(path: Path, dataset: Dataset, say: Callable[[str], None]) -> Path:

@@ -84,10 +84,15 @@ class Collector:
         deliver: Callable[[Rollout], Awaitable[None]] | None = None,
         retry: RetryPolicy = RetryPolicy(),
         max_failures: float | None = None,
+        idle_s: float | None = None,
         spans: Spans | None = None,
     ) -> None:
-        """`max_failures` below 1 is a share of what has ended."""
+        """`max_failures` below 1 is a share of what has ended.
+
+        A feed that may have more rows later ends when none have come for `idle_s`, and all have ended.
+        """
         self._spans = spans
+        self._idle_s = idle_s
         self._worker = worker
         self._feed = feed
         self._admission = admission
@@ -142,8 +147,19 @@ class Collector:
     def oldest(self) -> Running | None:
         return next(iter(self._running.values()), None)
 
+    @property
+    def follows(self) -> bool:
+        """Whether more rows may come than there are."""
+        return self._feed.grows
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long it has waited for rows; None where there is something to play."""
+        return None if self._running or self._feed.size else self._feed.waited_s
+
     async def _admit(self, group: asyncio.TaskGroup) -> None:
-        draining = group.create_task(self._draining.wait())
+        draining = group.create_task(self._until_drained())
+        arriving: asyncio.Task[None] | None = None
         try:
             while not self.draining:
                 if (job := self._feed.take(self._admission.room)) is not None:
@@ -151,27 +167,46 @@ class Collector:
                     self._running[job.slot.key] = Running(job, time.monotonic())
                     self.most_running = max(self.most_running, len(self._running))
                     group.create_task(self._work(job))
-                elif not self._feed.exhausted and self._reads():
+                elif self._reads():
                     # Rows that have all ended are many at once: others must have their turn.
                     await asyncio.sleep(0)
-                elif self._feed.size:
-                    changed = asyncio.ensure_future(self._admission.changed())
-                    await asyncio.wait((changed, draining), return_when=asyncio.FIRST_COMPLETED)
-                    changed.cancel()
+                elif self._feed.size or self._feed.waits:
+                    if self._feed.waits and (arriving is None or arriving.done()):
+                        arriving = group.create_task(self._feed.arrival())
+                    await self._until_changed(draining, arriving if self._feed.waits else None)
                 else:
                     return
         finally:
-            draining.cancel()
+            for one in (draining, arriving):
+                if one is not None:
+                    one.cancel()
+
+    async def _until_drained(self) -> None:
+        await self._draining.wait()
 
     def _reads(self) -> bool:
-        """Read ahead; False where enough waits already or nothing is left."""
+        """Read ahead; False where enough waits already, no more have come, or nothing is left."""
+        if self._feed.exhausted:
+            return False
         before = self._feed.size
         try:
             self._feed.read()
         except CallerError as error:
             self._stop(error)
             return False
-        return self._feed.size != before or not (self._feed.exhausted or self._feed.size)
+        return self._feed.size != before or not (self._feed.exhausted or self._feed.size or self._feed.waits)
+
+    async def _until_changed(self, *waiting: asyncio.Task[None] | None) -> None:
+        """Until there may be room for a job that waits, or one of these has ended."""
+        changed = asyncio.ensure_future(self._admission.changed()) if self._feed.size else None
+        try:
+            ending = [one for one in (changed, *waiting) if one is not None]
+            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if changed is not None:
+                changed.cancel()
+        if self._idle_s is not None and (self.waited_s or 0.0) >= self._idle_s:
+            self._feed.finish()
 
     async def _work(self, job: Job) -> None:
         try:

@@ -51,6 +51,8 @@ class Running(Struct, frozen=True):
     most: int
     oldest: Oldest | None
     draining: bool
+    follows: bool = False
+    waited_s: float | None = None
 
 
 class Gauge:
@@ -140,6 +142,8 @@ class Gauge:
             running=now.count,
             most_running=now.most,
             oldest=now.oldest,
+            follows=now.follows,
+            waited_s=None if now.waited_s is None else round(now.waited_s, 1),
             rollouts_per_s=round(rate, 3),
             rollouts_per_s_overall=round(overall, 3),
             tokens_per_s=round((last.tokens - first.tokens) / window, 1),
@@ -159,7 +163,7 @@ class Gauge:
             workers_cpu_share=round(workers_cpu, 3),
             memory_mb=_memory_mb(),
             loop_lag_ms=round(1000 * max((lag for _, lag in self._lags), default=0.0), 1),
-            bottleneck=name_bottleneck(evidence),
+            bottleneck=name_bottleneck(evidence) if now.waited_s is None else "",
             warnings=list(self.warnings.values()),
             durability=self._durability,
         )

@@ -57,7 +57,13 @@ class CollectOptions(Struct, frozen=True, kw_only=True):
     """The agent for rows that name none in `agent_ref`."""
     input_jsonl_fpath: str | list[str] | None = None
     """The tasks, one JSON row a line: a file (.jsonl, .gz, .zst), a pattern, a list of them, or - for standard input.
-    Without it the agent's own `datasets` serve."""
+    With `follow` also a folder. Without it the agent's own `datasets` serve."""
+    follow: bool = False
+    """Go on reading an input that grows: files that are appended to or replaced, folders and patterns that files join,
+    a stream until it ends. A row is played as soon as its line is whole."""
+    follow_idle_s: Seconds | None = None
+    """End when nothing new has come for so long and all has ended; by default a run that follows ends when it is told
+    to."""
     prompt_config: str | None = None
     """A YAML file with the templates `user` and `system`, from which each row's prompt is made: `{field}` stands for a
     field of the row. The rows then bring no prompt of their own."""

@@ -38,6 +38,7 @@ class Progress:
         self._line_due = self._began + line_every_s
         self._waiting = False
         self._bottleneck = ""
+        self._waited_at: int | None = None
         self._gone = False
 
     def __enter__(self) -> Self:
@@ -74,6 +75,8 @@ class Progress:
         if time.monotonic() < self._line_due and not (last and now.ended):
             return
         self._line_due = time.monotonic() + self._line_every_s
+        if self._says_it_again(now) and not last:
+            return
         line = self._line(now)
         if self._bar is not None:
             self._log(line)
@@ -82,6 +85,11 @@ class Progress:
         if now.bottleneck and now.bottleneck != self._bottleneck:
             self._bottleneck = now.bottleneck
             self.say(f"Bottleneck: {now.bottleneck}")
+
+    def _says_it_again(self, now: Snapshot) -> bool:
+        """While it waits for rows, one line is enough."""
+        before, self._waited_at = self._waited_at, None if now.waited_s is None else now.done
+        return before is not None and before == self._waited_at
 
     def say(self, text: str) -> None:
         """A line of its own, the bar left whole. A reader that has gone is no reason to stop."""
@@ -130,4 +138,6 @@ def _numbers(now: Snapshot) -> str:
         parts.append(f"{retries} retried")
     if now.paused:
         parts.append("paused")
+    if now.waited_s is not None:
+        parts.append("waiting for rows")
     return ", ".join(parts)

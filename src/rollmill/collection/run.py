@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rollmill.collection.beside import write_beside
 from rollmill.collection.collector import Collector, Observer
+from rollmill.collection.followed import Followed
 from rollmill.collection.gauge import Gauge, Running, Warned
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.plan import Feed, Plan
@@ -134,7 +135,7 @@ class _Collection:
             meet=self._meet,
             skip=self._skip if options.skip_bad_rows else None,
         )
-        self._feed = Feed(self._plan)
+        self._feed = Feed(self._plan, source if isinstance(source, Followed) else None)
 
     async def run(
         self, crew: AbstractAsyncContextManager[Crew], on_start: Callable[[Collector, Progress], None]
@@ -168,17 +169,20 @@ class _Collection:
 
     def _owed(self) -> Iterator[list[Job]]:
         """What the next run of the same command would play, as far as that can be read again."""
-        if not all(path.is_file() for path in self._source.files()):
+        if any(path.exists() and not (path.is_file() or path.is_dir()) for path in self._source.files()):
             return
         plan = self._plan_of(Ledger(self._store.index), meet=lambda _: None, skip=lambda _: None)
         with suppress(ConfigError):
-            yield from plan.stretches()
+            for jobs in plan.stretches():
+                if jobs is None:
+                    return
+                yield jobs
 
     async def _play(
         self, crew: AbstractAsyncContextManager[Crew], on_start: Callable[[Collector, Progress], None]
     ) -> Outcome:
         await self._find_work()
-        if not self._feed.size:
+        if not (self._feed.size or self._feed.waits):
             outcome = self._outcome()
             _mend_metrics(self._store, outcome.report)
             return outcome
@@ -191,7 +195,7 @@ class _Collection:
 
     async def _find_work(self) -> None:
         """Read to the first slot that is owed."""
-        while not (self._feed.size or self._feed.exhausted):
+        while not (self._feed.size or self._feed.waits or self._feed.exhausted):
             self._feed.read()
             await asyncio.sleep(0)
         if self._feed.exhausted and not (self._plan.tasks or self._skipped):
@@ -203,7 +207,7 @@ class _Collection:
         run = self._known.begin(self._about.run, self._about.config)
         async with AsyncExitStack() as stack:
             recorder = await stack.enter_async_context(Recorder(store, options.durability, self._spans))
-            log = stack.enter_context(RunLog(store.folder))
+            log = RunLog(store.folder)
             log.line(f"run {run.id}: {shlex.join(run.command)}")
             progress = stack.enter_context(Progress(line_every_s=options.progress_every_s, log=log.line))
             gauge = Gauge(
@@ -222,6 +226,7 @@ class _Collection:
                 observers=(progress, gauge, *self._observers),
                 retry=RetryPolicy(attempts=options.max_attempts),
                 max_failures=options.max_failures,
+                idle_s=options.follow_idle_s,
                 spans=self._spans,
             )
             on_start(collector, progress)
@@ -231,6 +236,7 @@ class _Collection:
                     await collector.run()
                 state = collector.stopped or ("stopped" if collector.draining else "finished")
             finally:
+                self._feed.settle()
                 self._known.note()
                 recorder.commit()
                 # A run may be over before anybody has looked.
@@ -370,13 +376,23 @@ def refuse_output(source: Source, output: str) -> None:
 
 
 def _running(collector: Collector) -> Running:
+    return Running(
+        collector.running,
+        collector.most_running,
+        _oldest(collector),
+        collector.draining,
+        follows=collector.follows,
+        waited_s=collector.waited_s,
+    )
+
+
+def _oldest(collector: Collector) -> Oldest | None:
     oldest = collector.oldest
     if oldest is None:
-        return Running(collector.running, collector.most_running, None, collector.draining)
+        return None
     slot = oldest.job.slot
     seconds = round(time.monotonic() - oldest.since, 1)
-    found = Oldest(slot.task_index, slot.rollout_index, slot.agent, oldest.job.attempt, seconds)
-    return Running(collector.running, collector.most_running, found, collector.draining)
+    return Oldest(slot.task_index, slot.rollout_index, slot.agent, oldest.job.attempt, seconds)
 
 
 def _say_changed_code(known: Identities, run: Run, say: Callable[[str], None]) -> None:

@@ -31,7 +31,7 @@ class Snapshot(Struct, frozen=True):
     host: str
     elapsed_s: float
     planned: int | None = None
-    """None until the input has been read or counted."""
+    """None until the input has been read or counted, and for as long as it is followed."""
     held: int = 0
     """Slots that had ended before this run."""
     ended: int = 0
@@ -41,6 +41,10 @@ class Snapshot(Struct, frozen=True):
     most_running: int = 0
     """The most that ran at once."""
     oldest: Oldest | None = None
+    follows: bool = False
+    """Whether more rows may come."""
+    waited_s: float | None = None
+    """How long there has been nothing to play, where rows are waited for."""
     rollouts_per_s: float = 0.0
     rollouts_per_s_overall: float = 0.0
     tokens_per_s: float = 0.0

@@ -2,55 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
 
+from rollmill.collection.stretch import STRETCH, Cutter, Planned, Row, Stretch
 from rollmill.errors import ConfigError
 from rollmill.taskset import is_plain, parse, read_rows
 from rollmill.types import AgentRef, Task
 
-STRETCH = 256
-"""How many rows are read at once."""
-_STRETCH_BYTES = 1 << 20
-"""Or fewer, where they are long: nothing else happens while they are parsed."""
 _READ_THROUGH = 16 * 2**20
 _FIRST_ROWS = 1000
 _GIVEN_AT_ONCE = 16
-
-
-class Planned(NamedTuple):
-    """A task, the agent that plays it, and the indices that its row brings."""
-
-    agent: str
-    task: Task
-    task_index: int | None = None
-    rollout_index: int | None = None
-
-
-class Stretch:
-    """Some rows of a source that follow each other, parsed when they are asked for."""
-
-    def __init__(self, source: str, number: int, rows: Sequence[Any], parse: Callable[[Any], Planned]) -> None:
-        self.source, self.number = source, number
-        self._rows, self._parse = rows, parse
-        self.hash = b""
-        """What tells whether the rows are those of the last time; nothing, where reading them anew costs nothing."""
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, place: int) -> Planned:
-        """Raises `ConfigError` for a row that is wrong."""
-        return self._parse(self._rows[place])
 
 
 class Survey(Struct, frozen=True):
@@ -86,6 +57,18 @@ class Source(Protocol):
         ...
 
 
+class Growing(Source, Protocol):
+    """A source that may have more rows later: a stretch without a row says that for now there are no more."""
+
+    async def arrival(self) -> None:
+        """Returns when it is worth looking again."""
+        ...
+
+    def finish(self) -> None:
+        """What is there is all of it."""
+        ...
+
+
 class Player(Struct, frozen=True):
     """Who plays a row, what kind of task its environment reads, and what it says of it beforehand."""
 
@@ -116,12 +99,45 @@ class Prompter(Protocol):
         ...
 
 
+class Reader(Struct, frozen=True):
+    """What makes a task of a row."""
+
+    route: Route
+    prompter: Prompter | None = None
+
+    @property
+    def salt(self) -> bytes:
+        """Another one makes other tasks of the same rows."""
+        return self.prompter.hash if self.prompter else b""
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.prompter.path] if self.prompter else []
+
+    def planned(self, path: str, numbered: Row) -> Planned:
+        """Raises `ConfigError` that names the file and the line."""
+        number, row = numbered
+        place = f"{path}, line {number}"
+        try:
+            head = _read_head(row)
+            player = self.route(head.agent_ref)
+            if self.prompter is not None:
+                row = self.prompter.render(row, place)
+            task = parse(row, player.task_type, place)
+            player.check(task)
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
+        return Planned(player.agent, task, head.task_index, head.rollout_index)
+
+
 class RowFile:
     """A JSONL file of rows: plain, `.gz`, `.zst`, or a stream such as standard input."""
 
     def __init__(self, path: Path, route: Route, limit: int | None = None, *, prompter: Prompter | None = None) -> None:
         self.name = str(path)
-        self._path, self._route, self._limit, self._prompter = path, route, limit, prompter
+        self._path, self._limit = path, limit
+        self._reader = Reader(route, prompter)
 
     def __iter__(self) -> Iterator[Planned]:
         for stretch in self.stretches():
@@ -129,15 +145,16 @@ class RowFile:
                 yield stretch[place]
 
     def files(self) -> list[Path]:
-        return [self._path, *([self._prompter.path] if self._prompter else [])]
+        return [self._path, *self._reader.files]
 
     def stretches(self) -> Iterator[Stretch]:
-        rows = itertools.islice(read_rows(self._path), self._limit)
-        for number, some in enumerate(_stretched(rows)):
-            stretch = Stretch(self.name, number, some, self._planned)
-            if self._again:
-                stretch.hash = _hash(some, self._prompter.hash if self._prompter else b"")
-            yield stretch
+        salt = self._reader.salt if self._again else None
+        cutter = Cutter(self.name, functools.partial(self._reader.planned, self.name), salt=salt)
+        for row in itertools.islice(read_rows(self._path), self._limit):
+            if (stretch := cutter.add(row)) is not None:
+                yield stretch
+        if (last := cutter.rest()) is not None:
+            yield last
 
     def survey(self, *, skip_bad: bool = False) -> Survey:
         if not self._again:
@@ -169,21 +186,6 @@ class RowFile:
     def _again(self) -> bool:
         """Whether it can be read more than once."""
         return self._path.is_file()
-
-    def _planned(self, numbered: tuple[int, bytes]) -> Planned:
-        number, row = numbered
-        place = f"{self._path}, line {number}"
-        try:
-            head = _read_head(row)
-            player = self._route(head.agent_ref)
-            if self._prompter is not None:
-                row = self._prompter.render(row, place)
-            task = parse(row, player.task_type, place)
-            player.check(task)
-        except ConfigError as error:
-            text = str(error)
-            raise ConfigError(text if text.startswith(place) else f"{place}: {text}") from None
-        return Planned(player.agent, task, head.task_index, head.rollout_index)
 
 
 class Procedure:
@@ -248,7 +250,7 @@ class Several:
                 if stretch is None:
                     running.remove(one)
                 elif len(stretch) > left:
-                    yield Stretch(stretch.source, stretch.number, range(left), stretch.__getitem__)
+                    yield stretch.first(left)
                     return
                 else:
                     left -= len(stretch)
@@ -273,19 +275,6 @@ def _batched(tasks: Iterator[Task], size: int) -> Iterator[list[Task]]:
         yield some
 
 
-def _stretched(rows: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    some: list[tuple[int, bytes]] = []
-    size = 0
-    for numbered in rows:
-        some.append(numbered)
-        size += len(numbered[1])
-        if len(some) == STRETCH or size >= _STRETCH_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
 class _Head(Struct):
     agent_ref: AgentRef | None = None
     task_index: Annotated[int, Meta(ge=0)] | None = msgspec.field(name="_ng_task_index", default=None)
@@ -304,7 +293,3 @@ def _read_head(row: bytes) -> _Head:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The row is wrong as a whole; parsing it says how.
         return _Head()
-
-
-def _hash(rows: Iterable[tuple[int, bytes]], prompt: bytes) -> bytes:
-    return sha256(prompt + b"\n".join(row for _, row in rows)).digest()

@@ -46,6 +46,7 @@ class Program:
         self._draining = self._stopped = False
         self._kinds: dict[str, type[Task]] = {}
         self._playing: set[asyncio.Task[None]] = set()
+        self._unanswered = 0
 
     async def run(self) -> None:
         """Until `stop`: what is being played then is cancelled."""
@@ -64,6 +65,7 @@ class Program:
             await asyncio.wait(ending)
 
     def lease(self, lease: Lease) -> None:
+        self._unanswered += 1
         if self._draining:
             self._give_back(lease)
             return
@@ -111,12 +113,14 @@ class Program:
             played = await self._worker.play(Job(lease.slot, task, lease.attempt))
             self._answer(lease, played)
         except Exception as error:  # noqa: BLE001
+            self._unanswered -= 1
             self._channel.send(fault_of(error, lease.number))
         finally:
             self._admission.leave(lease.slot.agent)
 
     def _answer(self, lease: Lease, played: Played) -> None:
-        if len(self._playing) <= 1 and not any(self._waiting.values()):
+        self._unanswered -= 1
+        if not self._unanswered:
             # It may be the last word of the run, and what the calls went through is counted.
             self._tell()
         self._channel.send(Ended(lease.number, played.entry, played.row, bytes(played.response)))

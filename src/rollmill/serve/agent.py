@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from rollmill.errors import ConfigError
-from rollmill.serve import events, wire
+from rollmill.serve import events, schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.environment import Aggregate, Verdicts, read_row
 from rollmill.serve.guard import Guard
-from rollmill.serve.http import EVENTS, Answer, Problem, Request, invalid, json
+from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, invalid, json
 from rollmill.serve.model import response_of
 from rollmill.serve.openapi import Operation
 from rollmill.store.schema import write_row
@@ -20,10 +20,16 @@ from rollmill.types import Failure, Reply, Rollout, Stop, Task, encode
 
 MOST_ROLLOUTS = 4096
 
-_ROW = {"type": "object", "required": ["responses_create_params"]}
 _OF_ROLLOUT = (400, 403, 429, 502, 503, 504)
 
 Play = Callable[[Task], Awaitable[Rollout]]
+
+
+class _Asked(Struct):
+    """A request of the Responses API, as far as it is no part of the task that becomes of it."""
+
+    input: Raw
+    stream: bool | None = None
 
 
 class Player:
@@ -54,19 +60,15 @@ class AgentService:
         self.app = App(name, self._routes(), guard=guard, hide=hide)
 
     def _routes(self) -> list[Route]:
-        rows = {
-            "type": "object",
-            "required": ["verify_responses"],
-            "properties": {"verify_responses": {"type": "array", "items": {"type": "object"}}},
-        }
         verified = {"type": "object", "required": ["reward", "response"]}
-        asked = {"type": "object", "required": ["input"]}
-        run = Operation("Play a task and judge it", _ROW, verified, problems=_OF_ROLLOUT)
-        answer = Operation("Play a conversation", asked, problems=_OF_ROLLOUT)
+        asked = schemas.of(_Asked, input=schemas.INPUT)
+        run = Operation("Play a task and judge it", schemas.row(self._player.task_type), verified, problems=_OF_ROLLOUT)
+        both = (JSON, EVENTS.partition(";")[0])
+        answer = Operation("Play a conversation", asked, problems=_OF_ROLLOUT, content_types=both)
         return [
             Route("POST", "/run", self._run, run, long=True),
             Route("POST", "/v1/responses", self._respond, answer, long=True),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many rollouts", rows)),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many rollouts", schemas.ROWS)),
         ]
 
     async def _run(self, request: Request) -> Answer:
@@ -76,9 +78,8 @@ class AgentService:
         return Answer(write_row(rollout, ""), headers=(wire.OURS,))
 
     async def _respond(self, request: Request) -> Answer:
-        params = request.read(dict[str, Raw])
-        stream = bytes(params.pop("stream", Raw(b"false"))) == b"true"
-        params.pop("stream_options", None)
+        stream, fields = request.read(_Asked).stream, request.read(dict[str, Raw])
+        params = {name: raw for name, raw in fields.items() if name not in ("stream", "stream_options")}
         try:
             rollout = await self._play(self._player.respond, encode({"responses_create_params": params}))
         except Problem as problem:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from rollmill.model import Conversation
 from rollmill.serve.http import Problem, invalid
+from rollmill.store.schema import UNREADABLE
 from rollmill.types import FunctionCall, Item, Message, Reasoning, Reply, Stop, decode, encode, read_item
 
 _RENAMED = {"max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens"}
@@ -32,7 +32,7 @@ class _Call(Struct):
 
 
 class _Said(Struct):
-    role: str
+    role: Literal["assistant", "tool", "user", "system", "developer"]
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str = ""
@@ -42,7 +42,7 @@ class _Said(Struct):
 class Asked(Struct):
     """A request, as far as it is checked."""
 
-    messages: list[_Said]
+    messages: Annotated[list[_Said], Meta(min_length=1)]
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -92,11 +92,9 @@ def _items(said: _Said) -> Iterator[Item]:
         case "tool":
             output = _text(said.content)
             yield _item(type="function_call_output", call_id=said.tool_call_id, output=output)
-        case "user" | "system" | "developer":
-            content = said.content if isinstance(said.content, list) else said.content or ""
-            yield _item(role=said.role, content=[_part(p) for p in content] if isinstance(content, list) else content)
         case role:
-            raise invalid(f"`messages`: nobody has the role {role!r}")
+            content = said.content if isinstance(said.content, list) else said.content or ""
+            yield _item(role=role, content=[_part(p) for p in content] if isinstance(content, list) else content)
 
 
 def _assistant(said: _Said) -> Iterator[Item]:
@@ -114,7 +112,7 @@ def _assistant(said: _Said) -> Iterator[Item]:
 def _item(**fields: Any) -> Item:
     try:
         return read_item(encode(fields))
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise invalid(f"`messages`: {error}") from None
 
 

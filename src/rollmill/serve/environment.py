@@ -14,7 +14,7 @@ from rollmill.deadline import Watch
 from rollmill.environment import Compute, Environment, World
 from rollmill.errors import ConfigError, ContractError, RolloutError, boundary
 from rollmill.rollout import Deadlines, Stage, close_world, verify_again
-from rollmill.serve import wire
+from rollmill.serve import schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import (
@@ -33,7 +33,7 @@ from rollmill.serve.http import (
 from rollmill.serve.openapi import ANY_OBJECT, Operation
 from rollmill.serve.relay import Relay
 from rollmill.serve.sessions import Session, Sessions
-from rollmill.store.schema import is_json
+from rollmill.store.schema import UNREADABLE, is_json
 from rollmill.tools import Tool
 from rollmill.types import (
     Failure,
@@ -56,18 +56,9 @@ RESERVED = ("seed_session", "verify", "close", "aggregate_metrics")
 
 Aggregate = Callable[[Iterable[dict[str, Any]]], dict[str, Any]]
 
-_ROW: dict[str, Any] = {"type": "object", "required": ["responses_create_params"]}
-_ROWS = {
-    "type": "object",
-    "required": ["verify_responses"],
-    "properties": {"verify_responses": {"type": "array", "items": {"type": "object"}}},
-}
 _VERDICT = {"type": "object", "required": ["reward"], "properties": {"reward": {"type": "number"}}}
-_RESPONSE = {
-    "type": "object",
-    "required": ["output"],
-    "properties": {"output": {"type": "array", "items": {"type": "object"}}},
-}
+# The model is told in a text, or a route that there is no session.
+_REFUSED = {"type": "object", "required": ["error"], "properties": {"error": {"type": ["string", "object"]}}}
 
 
 class EnvironmentService:
@@ -114,12 +105,12 @@ class EnvironmentService:
             await self.sessions.close()
 
     def _routes(self) -> list[Route]:
-        session = (409, 410, 500, 503, 504)
-        whole = {**_ROW, "required": ["responses_create_params", "response"], "properties": {"response": _RESPONSE}}
+        session = (409, 410, 503, 504)
+        row, whole = schemas.row(self._kind.task_type), schemas.judged(self._kind.task_type)
         routes = [
             Route(
                 *("POST", "/seed_session", self._held(self._seed)),
-                Operation("Begin a task", _ROW, problems=(503, 504)),
+                Operation("Begin a task", row, problems=(503, 504)),
                 long=True,
             ),
             Route(
@@ -128,12 +119,12 @@ class EnvironmentService:
                 long=True,
             ),
             Route("POST", "/close", self._held(self._end), Operation("End the session")),
-            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", _ROWS)),
+            Route("POST", "/aggregate_metrics", self._sum_up, Operation("Metrics of many verdicts", schemas.ROWS)),
             Route("GET", "/reverify_mode", self._mode, Operation("Whether stored rollouts can be verified again")),
             Route("GET", "/environment", self._tell, Operation("What this environment is")),
         ]
         if self._has_user:
-            items = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "object"}}}}
+            items = {"type": "object", "properties": {"items": schemas.ITEMS}}
             operation = Operation("The user's next words", items, problems=session)
             routes.append(Route("POST", "/rollmill/user", self._held(self._user), operation))
         routes += [self._tool(tool) for tool in self._kind.tools.values()]
@@ -150,6 +141,7 @@ class EnvironmentService:
             {},
             problems=(409, 410, 422, 504),
             content_types=(JSON, TEXT.partition(";")[0]),
+            refusal=_REFUSED,
         )
         return Route("POST", f"/{tool.name}", self._held(call), operation, long=True)
 
@@ -332,19 +324,19 @@ def read_row(row: bytes, kind: Kind) -> Task:
         return task
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Problem(400, "not_json", f"the body is no JSON: {error}") from None
 
 
 def _response(raw: Raw) -> Response:
     try:
         return wire.read_response(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`response`: {error}") from None
 
 
 def _item(raw: Raw) -> Any:
     try:
         return read_item(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`items`: {error}") from None

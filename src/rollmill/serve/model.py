@@ -7,22 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from msgspec import Raw, Struct
 
 from rollmill.errors import RolloutError, boundary
 from rollmill.model import Conversation, Model
-from rollmill.serve import chat, events, wire
+from rollmill.serve import chat, events, schemas, wire
 from rollmill.serve.app import App, Route
 from rollmill.serve.guard import Guard
 from rollmill.serve.http import EVENTS, JSON, Answer, Problem, Request, cookie_name, invalid, json, set_cookie
 from rollmill.serve.openapi import Operation
+from rollmill.store.schema import UNREADABLE
 from rollmill.types import Item, Reply, Response, Stop, encode, read_item, user
 
 _OF_MODEL = (400, 429, 502, 503, 504)
 _RESPONSE = {"type": "object", "required": ["id", "object", "output"]}
-_INPUT = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
-_TOOLS = {"type": ["array", "null"], "items": {"type": "object"}}
 
 
 class _Asked(Struct):
@@ -57,16 +55,7 @@ class ModelService:
         self.app = App(name, self._routes(), guard=guard, hide=hide)
 
     def _routes(self) -> list[Route]:
-        asked = {
-            "type": "object",
-            "required": ["input"],
-            "properties": {"input": _INPUT, "tools": _TOOLS, "stream": {"type": ["boolean", "null"]}},
-        }
-        chatted = {
-            "type": "object",
-            "required": ["messages"],
-            "properties": {"messages": {"type": "array", "items": {"type": "object"}}, "tools": _TOOLS},
-        }
+        asked, chatted = schemas.of(_Asked, input=schemas.INPUT), schemas.of(chat.Asked)
         both = (JSON, EVENTS.partition(";")[0])
         answered = Operation("Answer a conversation", asked, _RESPONSE, problems=_OF_MODEL, content_types=both)
         completed = Operation("Answer a chat", chatted, problems=_OF_MODEL, content_types=both)
@@ -161,5 +150,5 @@ def _items(given: str | list[Raw]) -> tuple[Item, ...]:
         return (user(given),)
     try:
         return tuple(map(read_item, given))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise invalid(f"`input`: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ _SAID = {
     503: "the service is full, or the model is away",
     504: "a deadline was over",
 }
+_NO_WORD = re.compile(r"[^A-Za-z0-9_]")
 _ALWAYS = (403, 421)
 _WITH_BODY = (400, 408, 413, 422)
 
@@ -54,22 +56,43 @@ class Operation(Struct, frozen=True):
     problems: tuple[int, ...] = ()
     """With which statuses it may answer beside those that every route has."""
     content_types: tuple[str, ...] = ("application/json",)
+    refusal: Mapping[str, Any] | None = None
+    """What it answers with 422, where that is not what every route does."""
 
 
 def described(title: str, routes: Iterable[tuple[str, str, Operation]], *, token: bool) -> dict[str, Any]:
     """The description of a service."""
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, operation in routes:
-        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, token=token)
+    components: dict[str, Any] = {"schemas": {}}
     page: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": rollmill.__version__},
         "paths": paths,
+        "components": components,
     }
+    for method, path, operation in routes:
+        found = _operation(method, path, operation, token=token)
+        paths.setdefault(path, {})[method.lower()] = _hoisted(found, found["operationId"], components["schemas"])
     if token:
-        page["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         page["security"] = [{"token": []}]
     return page
+
+
+_DEFINITION = "#/$defs/"
+
+
+def _hoisted(node: Any, prefix: str, schemas: dict[str, Any]) -> Any:
+    """A part of the page whose schemas' own definitions stand where the page's references find them."""
+    if isinstance(node, list | tuple):
+        return [_hoisted(one, prefix, schemas) for one in node]
+    if isinstance(node, str) and node.startswith(_DEFINITION):
+        return f"#/components/schemas/{prefix}_{node.removeprefix(_DEFINITION)}"
+    if not isinstance(node, Mapping):
+        return node
+    for name, definition in node.get("$defs", {}).items():
+        schemas[f"{prefix}_{name}"] = _hoisted(definition, prefix, schemas)
+    return {key: _hoisted(value, prefix, schemas) for key, value in node.items() if key != "$defs"}
 
 
 def _operation(method: str, path: str, operation: Operation, *, token: bool) -> dict[str, Any]:
@@ -84,12 +107,16 @@ def _operation(method: str, path: str, operation: Operation, *, token: bool) -> 
         found["parameters"] = [{"name": last.strip("{}"), "in": "path", "required": True, "schema": schema}]
     answers = {kind: {"schema": operation.answer} if "json" in kind else {} for kind in operation.content_types}
     found["responses"] = {"200": {"description": "done", "content": answers}} | {
-        str(status): {"description": _SAID[status], "content": {"application/json": {"schema": ERROR}}}
+        str(status): _problem(_SAID[status], (operation.refusal if status == 422 else None) or ERROR)
         for status in sorted(problems)
     }
     return found
 
 
+def _problem(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
 def _id(method: str, path: str) -> str:
-    words = [word.strip("{}") for word in path.split("/") if word]
-    return "_".join([method.lower(), *words]).replace(".", "_").replace("-", "_")
+    words = [word.replace("{", "any_").strip("}") for word in path.split("/") if word]
+    return _NO_WORD.sub("_", "_".join([method.lower(), *words]))

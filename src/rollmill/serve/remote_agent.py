@@ -16,10 +16,8 @@ from rollmill.net.connection import Answer, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.remote_environment import refusal, unanswered
-from rollmill.store.schema import UNREADABLE, read_row
+from rollmill.store.schema import read_row
 from rollmill.types import Failure, Reply, Response, Reward, Rollout, Slot, Stop, Task, Trajectory, decode
-
-_UNREADABLE = (*UNREADABLE, ValueError, TypeError)
 
 
 class Elsewhere(Environment[Task]):
@@ -70,7 +68,7 @@ class RemoteAgent:
             raise self._failed(answer, trajectory)
         try:
             rollout = _read(answer, task)
-        except _UNREADABLE as error:
+        except wire.MALFORMED as error:
             detail = f"{url} answered what is no rollout: {error}"
             raise RolloutError(Failure("agent", "malformed", detail)) from None
         trajectory.restore(rollout)
@@ -81,7 +79,7 @@ class RemoteAgent:
         return rollout.stop
 
     def _failed(self, answer: Answer, trajectory: Trajectory) -> Exception:
-        with suppress(*_UNREADABLE):
+        with suppress(*wire.MALFORMED):
             told = decode(answer.body, type=_Told)
             trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))
             trajectory.seconds |= {stage: spent for stage, spent in told.seconds.items() if stage != "play"}

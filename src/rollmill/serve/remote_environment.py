@@ -109,7 +109,7 @@ class RemoteEnvironment(Environment[Task]):
         self._cookies.clear()
         try:
             return wire.read_verdict(answer.body, asked, ours=wire.OURS[0].encode() in answer.headers)
-        except (*UNREADABLE, ValueError, TypeError) as error:
+        except wire.MALFORMED as error:
             detail = f"{self._client.url}/verify answered no verdict: {error}"
             raise RolloutError(Failure("verifier", "malformed", detail)) from None
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, ValidationError
 
 from rollmill.errors import CallerError, ConfigError, ContractError, ModelFault, OutageError
-from rollmill.serve.http import Problem, invalid
+from rollmill.serve.http import Problem
 from rollmill.store.schema import UNREADABLE, read_usage
 from rollmill.types import (
     Failure,
@@ -34,6 +34,10 @@ COUNTS = "x-rollmill-counts"
 """The header of a verification: how often the model has answered, and how many of its calls were answered."""
 OURS = ("x-rollmill", "1")
 """The header by which our verdicts and rollouts are told from others, who may echo a row with fields of ours."""
+
+
+MALFORMED = (*UNREADABLE, ValueError, TypeError, LookupError)
+"""What making a record of somebody else's JSON can raise."""
 
 
 class Counts(Struct, frozen=True):
@@ -72,10 +76,10 @@ class Described(Struct, frozen=True):
 
 
 def read_response(json: Raw | bytes) -> Response:
-    """A Responses API object. Raises `msgspec.DecodeError` and `Problem`."""
+    """A Responses API object. Raises what is in `UNREADABLE`."""
     fields = decode(json, type=dict[str, Raw])
     if "output" not in fields:
-        raise invalid("`response` has no `output`")
+        raise ValidationError("it has no `output`")
     items = tuple(read_item(raw) for raw in decode(fields.pop("output"), type=list[Raw]))
     usage = fields.pop("usage", None)
     for ours in ("output_text", "content"):
@@ -112,10 +116,7 @@ _NOT_SAID = frozenset(("reward", "reward_components", "response", "responses_cre
 
 
 def read_verdict(body: bytes, given: Iterable[str], *, ours: bool = False) -> Reward:
-    """The reward in what any system's `/verify` answers to a row of these fields.
-
-    Raises `msgspec.DecodeError`, `ValueError` and `TypeError`.
-    """
+    """The reward in what any system's `/verify` answers to a row of these fields. Raises what is in `MALFORMED`."""
     fields = decode(body, type=dict[str, Raw])
     if "reward" not in fields:
         raise ValueError("the answer has no `reward`")

@@ -119,11 +119,11 @@ def serve_at(instances: Mapping[str, Instance], options: ServeOptions) -> dict[s
 def _place(instance: Instance, options: ServeOptions, free: Iterator[int]) -> Served:
     host, count = instance.host or host_of(options), workers_of(instance, options)
     if instance.port:
-        sockets = _listening(host, instance.port, count, f"{instance.at}.port")
+        sockets = _listening(host, instance.port, count, instance.at, named=True)
         return Served(instance, host, instance.port, sockets, _private(instance, count))
     for port in free:
         try:
-            return Served(instance, host, port, _listening(host, port, count, ""), _private(instance, count))
+            return Served(instance, host, port, _listening(host, port, count, instance.at), _private(instance, count))
         except PortTakenError:
             continue
     raise ConfigError(f"no port from {options.port_range_low} to {options.port_range_high} is free: widen the range")
@@ -152,8 +152,8 @@ class PortTakenError(Exception):
     """Somebody listens there."""
 
 
-def _listening(host: str, port: int, count: int, key: str) -> tuple[socket.socket, ...]:
-    """`count` sockets on one port, between which the kernel shares out connections."""
+def _listening(host: str, port: int, count: int, at: str, *, named: bool = False) -> tuple[socket.socket, ...]:
+    """`count` sockets on one port, which somebody may have `named`; the kernel shares out connections among them."""
     found: list[socket.socket] = []
     try:
         # Alone first: sockets that share a port would share it with anybody's that does the same.
@@ -163,9 +163,9 @@ def _listening(host: str, port: int, count: int, key: str) -> tuple[socket.socke
         for one in found:
             one.close()
         if error.errno != errno.EADDRINUSE:
-            raise ConfigError(f"{key or 'host'}: {host}:{port} cannot be listened on: {error.strerror}") from None
-        if key:
-            raise ConfigError(f"{key}: port {port} of {host} is in use; name another, or none") from None
+            raise ConfigError(f"{at}.host: {host}:{port} cannot be listened on: {error.strerror}") from None
+        if named:
+            raise ConfigError(f"{at}.port: port {port} of {host} is in use; name another, or none") from None
         raise PortTakenError from None
     return tuple(found)
 

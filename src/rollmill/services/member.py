@@ -17,7 +17,7 @@ import msgspec
 from rollmill.config import Instance
 from rollmill.engines.channel import Channel
 from rollmill.engines.processes import kill_group, told
-from rollmill.errors import ConfigError, RunError
+from rollmill.errors import ConfigError, ServiceError
 from rollmill.services import keeper
 from rollmill.services.layout import Group, Served
 from rollmill.services.messages import Fault, Notice, Ready, Serve, Stop, read_report
@@ -157,8 +157,8 @@ class HostMember(Member):
             case Fault("config", text):
                 return ConfigError(text)
             case Fault(_, text):
-                return RunError(f"{self.name}: {text}")
-        return RunError(self.died() if self.ended.is_set() else f"{self.name} was not ready in {within_s:g} s")
+                return ServiceError(f"{self.name}: {text}")
+        return ServiceError(self.died() if self.ended.is_set() else f"{self.name} was not ready in {within_s:g} s")
 
     def ask_to_end(self) -> None:
         if self._channel is not None:
@@ -204,9 +204,9 @@ class ProgramMember(Member):
                     if await _set_within(self.ended, _ASK_AGAIN_S):
                         break
         except TimeoutError:
-            raise RunError(f"{self.name} did not answer at {self._served.url} in {within_s:g} s") from None
+            raise ServiceError(f"{self.name} did not answer at {self._served.url} in {within_s:g} s") from None
         if self.ended.is_set():
-            raise RunError(self.died())
+            raise ServiceError(self.died())
         self.serving = True
 
     def ask_to_end(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from rollmill.store.log import RotatingFile
+
 _TAIL = 20
 _LONGEST_LINE = 64 * 2**10
-_LONGEST_FILE = 10 * 2**20
-_KEPT_FILES = 3
 
 
 class Output:
@@ -34,25 +34,6 @@ class Output:
         self._say(f"({self._name}) {line}")
         if self._file is not None:
             self._file.write(line)
-
-
-class RotatingFile:
-    """A file of lines that begins anew when it is long; the last ones are kept under other names."""
-
-    def __init__(self, path: Path, *, longest: int = _LONGEST_FILE) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._longest = path, longest
-
-    def write(self, line: str) -> None:
-        with suppress(OSError):
-            if self._path.exists() and self._path.stat().st_size > self._longest:
-                for number in range(_KEPT_FILES - 1, 0, -1):
-                    older = self._path.with_suffix(f".log.{number}")
-                    if older.exists():
-                        older.replace(self._path.with_suffix(f".log.{number + 1}"))
-                self._path.replace(self._path.with_suffix(".log.1"))
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
 
 
 LIMIT = _LONGEST_LINE

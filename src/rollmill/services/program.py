@@ -24,6 +24,7 @@ from rollmill.services.messages import Fault, Notice, Place, Ready, Serve, Stop,
 from rollmill.services.profiled import profiled, stats
 
 _LOOK_AGAIN_S = 2.0
+_LINE = "%(levelname)s %(name)s: %(message)s"
 
 
 class Server:
@@ -49,7 +50,9 @@ class Server:
     async def _serve(self, channel: Channel) -> None:
         order = await self._order
         sys.path[:] = order.path
-        logging.getLogger().addFilter(_Hiding(order.secrets))
+        for handler in logging.getLogger().handlers:
+            # Not the logger: it filters what is logged there, and not what comes from others.
+            handler.setFormatter(_Hiding(order.secrets))
         try:
             async with AsyncExitStack() as stack:
                 profiler = stack.enter_context(_profiled(order))
@@ -65,7 +68,7 @@ class Server:
                 await self._open(order, hosting, stack, channel, profiler)
                 if not order.dry:
                     await self._stopping.wait()
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             channel.send(_fault(error))
 
     async def _open(
@@ -122,19 +125,18 @@ async def _watch_models(hosting: Hosting, channel: Channel, wait_s: float) -> No
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-class _Hiding(logging.Filter):
-    """Takes secrets out of what is logged."""
+class _Hiding(logging.Formatter):
+    """Takes secrets out of what is logged, tracebacks included."""
 
     def __init__(self, secrets: list[str]) -> None:
-        super().__init__()
+        super().__init__(_LINE)
         self._secrets = secrets
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = mask_text(record.getMessage(), self._secrets), ()
-        return True
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_text(super().format(record), self._secrets)
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: BaseException) -> Fault:
     if isinstance(error, CallerError):
         return Fault("config", str(error))
     return Fault("error", describe(error))
@@ -152,7 +154,7 @@ def main() -> None:
         os.set_inheritable(inherited, False)
     die_with(pipe)
     leave_signals_to_the_command()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=_LINE, level=logging.WARNING)
     try:
         import uvloop
     except ImportError:

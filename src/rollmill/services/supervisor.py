@@ -20,7 +20,7 @@ import yaml
 from rollmill.config import Instance
 from rollmill.config.secrets import mask_text
 from rollmill.config.tree import Tree
-from rollmill.errors import ConfigError, RunError
+from rollmill.errors import ConfigError, ServiceError
 from rollmill.instances import addresses_of
 from rollmill.launch import Setup
 from rollmill.serve.guard import Guard
@@ -116,7 +116,7 @@ class Supervisor:
         await self._stack.aclose()
 
     async def watch(self) -> None:
-        """Raises `RunError` when a service is gone for good."""
+        """Raises `ServiceError` when a service is gone for good."""
         await asyncio.gather(*self._keeping)
 
     def shown(self) -> list[Shown]:
@@ -251,7 +251,7 @@ class Supervisor:
             member.restarts += 1
             try:
                 await member.start(self._options.start_s)
-            except RunError:
+            except ServiceError:
                 if not member.ended.is_set():
                     raise
             else:
@@ -259,10 +259,11 @@ class Supervisor:
 
     def _count_death(self, member: Member) -> None:
         if self._options.when_a_service_dies == "stop":
-            raise RunError(f"{member.name} has ended, and when_a_service_dies is stop")
+            raise ServiceError(f"{member.name} has ended, and when_a_service_dies is stop")
         now = time.monotonic()
         if len(self._deaths) == _MOST_RESTARTS and now - self._deaths[0] < _WITHIN_S:
-            raise RunError(f"services have ended {_MOST_RESTARTS + 1} times within {_WITHIN_S:g} s, {member.name} last")
+            times = f"{_MOST_RESTARTS + 1} times within {_WITHIN_S:g} s"
+            raise ServiceError(f"services have ended {times}, {member.name} last")
         self._deaths.append(now)
 
 

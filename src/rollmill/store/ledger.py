@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rollmill.errors import ConfigError
@@ -38,6 +38,9 @@ class Ledger:
 
     A task keeps one index for ever; a new one gets the next that is free, so that after a crash the tasks that were
     running get the indices they had.
+
+    A part of the input may be withdrawn, as a file that is replaced: as many of its rows as come back are the same
+    rows, for which nothing more is asked. So equal rows count as often as they stand in the input at one time.
     """
 
     def __init__(self, index: Index, *, run: str = "", retry_failed: bool = False) -> None:
@@ -48,16 +51,28 @@ class Ledger:
         self._numbers = _Counts()
         self._used = _Used(index.task_indices)
         self._bumped: defaultdict[int, set[int]] = defaultdict(set)
+        self._parts: defaultdict[int, _Numbers] = defaultdict(_Numbers)
+        self._withdrawn = _Counts()
 
-    def plan(self, rows: Sequence[Wanted], repeats: Callable[[str], int]) -> tuple[list[Owed], list[int]]:
-        """What these rows ask for, and the index's own numbers of their tasks."""
+    def plan(
+        self, rows: Sequence[Wanted], repeats: Callable[[str], int], part: int = 0
+    ) -> tuple[list[Owed], list[int]]:
+        """What these rows ask for, and the index's own numbers of their tasks. They are of a `part`, if it has one."""
         tasks, known = self._tasks(rows, repeats)
         # A task that is new has no rollouts, but an index that its row brought may have those of others.
         held = self._index.held(task.task_index for task in tasks if task.id in known or task.given)
         owed = [self._owed(row, task, held, repeats(row.agent)) for row, task in zip(rows, tasks, strict=True)]
         if known:
             self._note_asked(rows, tasks, known, repeats)
-        return owed, [task.id for task in tasks]
+        ids = [task.id for task in tasks]
+        if part:
+            self._parts[part].add(ids)
+        return owed, ids
+
+    def withdraw(self, part: int) -> None:
+        """What was read of a part is in the input no more."""
+        for id in self._parts.pop(part, ()):
+            self._withdrawn.next(id)
 
     def recall(self, source: str, number: int, digest: bytes) -> list[Wanted] | None:
         """The rows of a stretch of an input that has not changed since it was read before."""
@@ -117,6 +132,8 @@ class Ledger:
         return NewTask(agent, identity, given, True, asked)
 
     def _owed(self, row: Wanted, task: TaskRow, held: Mapping[int, Mapping[int, Sequence[Held]]], repeats: int) -> Owed:
+        if self._withdrawn.take(task.id):
+            return Owed([], 0, 0)
         occurrence = self._occurrences.next(task.id)
         identity = row.identity.hex()
         of_index = held.get(task.task_index, {})
@@ -176,6 +193,14 @@ class _Counts:
         self._set(number, count + 1)
         return count
 
+    def take(self, number: int) -> bool:
+        """One less from then on, if there is any."""
+        count = self.get(number)
+        if count:
+            self._large.pop(number, None)
+            self._set(number, count - 1)
+        return count > 0
+
     def exceed(self, number: int, least: int) -> None:
         """The count is more than this from then on."""
         if self.get(number) <= least:
@@ -190,6 +215,25 @@ class _Counts:
         self._small[number] = min(count, _FULL)
         if count >= _FULL:
             self._large[number] = count
+
+
+class _Numbers:
+    """Numbers in the order in which they came; those that count up take the room of two."""
+
+    def __init__(self) -> None:
+        self._firsts, self._lengths = array("Q"), array("Q")
+
+    def add(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self._firsts and number == self._firsts[-1] + self._lengths[-1]:
+                self._lengths[-1] += 1
+            else:
+                self._firsts.append(number)
+                self._lengths.append(1)
+
+    def __iter__(self) -> Iterator[int]:
+        for first, length in zip(self._firsts, self._lengths, strict=True):
+            yield from range(first, first + length)
 
 
 class _Used:

@@ -1,36 +1,55 @@
-"""What a run said, with the time of each line: in its folder, for whoever asks later."""
+"""What a run said, with the time of each line: in its folder, for whoever asks later. It never grows large."""
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 NAME = "log.txt"
+LONGEST = 10 * 2**20
+KEPT = 3
+
+
+class RotatingFile:
+    """A file of lines that begins anew when it is long; the last ones are kept under names that end in `.1`, `.2`, …"""
+
+    def __init__(self, path: Path, *, longest: int = LONGEST) -> None:
+        """Makes the folder, too. The file is opened for each line: somebody may have moved it away."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._longest = path, longest
+
+    def write(self, line: str) -> None:
+        """What cannot be written is lost: that is no reason to stop."""
+        content = f"{line}\n".encode("utf-8", "replace")
+        with suppress(OSError):
+            if self._size() + len(content) > self._longest:
+                self._begin_anew()
+            with self._path.open("ab", buffering=0) as file:
+                file.write(content)
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _begin_anew(self) -> None:
+        # The oldest first: after a crash in between there is a gap, and nothing is lost.
+        for number in range(KEPT, 0, -1):
+            newer = self._named(number - 1)
+            if newer.exists():
+                newer.replace(self._named(number))
+
+    def _named(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
 
 class RunLog:
-    """Appends lines. A log that cannot be written is no reason to stop a run."""
+    """The log of a run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-        self._file = -1
-
-    def __enter__(self) -> Self:
-        with suppress(OSError):
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file = RotatingFile(folder / NAME)
 
     def line(self, text: str) -> None:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        if self._file >= 0:
-            with suppress(OSError):
-                os.write(self._file, f"{at} {text}\n".encode("utf-8", "replace"))
+        self._file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}")

@@ -1,0 +1,87 @@
+"""`kill -9` while the input grows, and terminals that close: nothing is lost, nothing is doubled, nothing spins."""
+
+import itertools
+import random
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.crash.check import check, check_kept, check_rework, look
+from tests.crash.command import Collect
+from tests.crash.lives import check_death
+from tests.crash.rows import errand
+
+CONCURRENCY = 8
+
+
+class Writer(threading.Thread):
+    """Appends rows to a log in a folder, in pieces that need not be lines; the log rotates within the folder."""
+
+    def __init__(self, folder: Path, rows: list[dict], seed: int) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._rows = folder, rows
+        self._chance = random.Random(seed)
+        self._pause = threading.Event()
+
+    def run(self) -> None:
+        numbers = itertools.count()
+        log = self._folder / "log.jsonl"
+        for row in self._rows:
+            line = msgspec.json.encode(row) + b"\n"
+            cut = self._chance.randrange(len(line))
+            for piece in (line[:cut], line[cut:]):
+                with log.open("ab") as file:
+                    file.write(piece)
+                self._pause.wait(self._chance.choice((0.0, 0.0, 0.01, 0.05)))
+            if self._chance.random() < 0.05:
+                log.rename(self._folder / f"log-{next(numbers)}.jsonl")
+
+
+def follows(tmp_path, url: str, *words: str, rows: str) -> Collect:
+    return Collect(tmp_path, url, "--follow", "+progress_every_s=0.1", *words, rows=rows, concurrency=CONCURRENCY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_kills_while_the_input_grows_lose_and_double_nothing(tmp_path, serve, seed):
+    chance = random.Random(seed)
+    # Some rows are equal, and each of them is a slot.
+    planned = [errand(chance.randrange(250)) for _ in range(300)]
+    (tmp_path / "spool").mkdir()
+    server = serve(latency_s=0.05, spread=0.5)
+    collect = follows(tmp_path, server.url, rows="spool")
+    writer = Writer(tmp_path / "spool", planned, seed)
+    writer.start()
+    held, kills = [], 0
+    while writer.is_alive() or kills < 3:
+        running = collect.start()
+        writer.join(chance.uniform(1.0, 2.5))
+        running.kill()
+        kills += 1
+        held = check_death(collect, running, planned, 1, held)
+    collect.finish("+follow_idle_s=1")
+    check(collect.output, planned)
+    check_kept(held, collect.lines())
+    check_rework(server.stop(), look(collect.output), allowed=kills * CONCURRENCY)
+    assert collect.none_left(), collect.left_behind()
+
+
+@pytest.mark.slow
+def test_a_kill_between_two_rows_of_one_stretch(tmp_path, serve):
+    planned = [errand(number) for number in range(40)]
+    path = tmp_path / "rows.jsonl"
+    collect = follows(tmp_path, serve(turns=1).url, rows=path.name)
+    lines = [msgspec.json.encode(row) + b"\n" for row in planned]
+    path.write_bytes(b"".join(lines[:10]))
+    for number in range(10, 40, 10):
+        running = collect.start()
+        running.wait_for_lines(number)
+        with path.open("ab") as file:
+            file.write(b"".join(lines[number : number + 9]) + lines[number + 9][:-20])
+        running.wait_for_lines(number + 9)
+        running.kill()
+        with path.open("ab") as file:
+            file.write(lines[number + 9][-20:])
+    collect.finish("+follow_idle_s=1")
+    check(collect.output, planned)

@@ -30,9 +30,10 @@ def spread(count: int, histogram: Iterable[tuple[float, int]]) -> Numbers:
         middle += [value for place in ((count - 1) // 2, count // 2) if seen <= place < seen + many]
         seen += many
         away = value - mean
-        mean += away * many / seen
+        # Of values that are all the same, the mean is that value to the last bit.
+        mean += away * (many / seen)
         squares += away * (value - mean) * many
-    # Rounding can leave a little less than nothing where all values are the same.
+    # Rounding may leave a little less than nothing.
     deviation = math.sqrt(max(0.0, squares) / (count - 1)) if count > 1 else 0.0
     return Numbers(count, mean, least, most, sum(middle) / 2, deviation)
 

@@ -1,16 +1,24 @@
 """`kill -9` while the input grows, and terminals that close: nothing is lost, nothing is doubled, nothing spins."""
 
 import itertools
+import json
+import os
 import random
+import shlex
+import signal
 import threading
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.conftest import Shell
 from tests.crash.check import check, check_kept, check_rework, look
-from tests.crash.command import Collect
+from tests.crash.command import Collect, wait_until
+from tests.crash.errands import Errands
 from tests.crash.lives import check_death
 from tests.crash.rows import errand
+from tests.seeds.terminal import Terminal
 
 CONCURRENCY = 8
 
@@ -84,4 +92,68 @@ def test_a_kill_between_two_rows_of_one_stretch(tmp_path, serve):
         with path.open("ab") as file:
             file.write(lines[number + 9][-20:])
     collect.finish("+follow_idle_s=1")
+    check(collect.output, planned)
+
+
+# Terminals.
+
+
+PRINTS = f"""
+from {Errands.__module__} import Errands
+
+class Loud(Errands):
+    def offered_tools(self):
+        print("an author prints", self.task.number)
+        return super().offered_tools()
+"""
+
+
+def append(path: Path, rows: list[dict]) -> None:
+    with path.open("ab") as file:
+        file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("where", ["", "&"], ids=["foreground", "background"])
+def test_a_terminal_that_closes_is_no_end_and_nothing_spins(tmp_path, serve, workers, where):
+    planned = [errand(number) for number in range(60)]
+    rows = tmp_path / "rows.jsonl"
+    append(rows, planned[:20])
+    (tmp_path / "loud.py").write_text(PRINTS)
+    collect = Collect(
+        *(tmp_path, serve(latency_s=0.05).url, "--follow", f"+workers={workers}", "+progress_every_s=0.2"),
+        environment="loud.py:Loud",
+    )
+    shell = Shell(tmp_path)
+    shell.env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    with Terminal(shell) as terminal:
+        terminal.run(f"{shlex.join(collect.words)} {where}")
+        wait_until(lambda: len(collect.lines()) == 20, 60)
+        terminal.until("Collecting rollouts: 20it")
+    append(rows, planned[20:40])
+    wait_until(lambda: len(collect.lines()) == 40, 60)
+
+    def status() -> dict:
+        return json.loads(shell.run("rollmill", "status", "out.jsonl", "--json").stdout)
+
+    wait_until(lambda: status()["run"]["ended"] == 40 and status()["run"]["waited_s"] is not None, 60)
+    pid, log = status()["run"]["pid"], collect.run_folder / "log.txt"
+    spent, lines, began = cpu_s(pid), len(log.read_bytes()), time.monotonic()
+    time.sleep(3)
+    assert cpu_s(pid) - spent < 0.3 * (time.monotonic() - began)
+    # It has nothing to say, and nobody to say it to.
+    assert len(log.read_bytes()) - lines < 500
+    append(rows, planned[40:])
+    wait_until(lambda: len(collect.lines()) == 60, 60)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: status()["owner"] is None, 60)
+    assert status()["state"] == "stopped"
+    assert "Traceback" not in log.read_text()
+    assert not (collect.run_folder / "failures.ndjson").exists()
     check(collect.output, planned)

@@ -59,6 +59,8 @@ class System:
             *words,
         )
         self._process: subprocess.Popen | None = None
+        self.beside: list[subprocess.Popen] = []
+        """What was started to play on it."""
 
     def start(self) -> None:
         log = self.folder / "services.log"
@@ -100,6 +102,7 @@ class Collection:
     """`ng_collect_rollouts` on those services."""
 
     def __init__(self, system: System, *words: str) -> None:
+        self._system = system
         self.folder, self.output = system.folder, system.folder / "out.jsonl"
         self._words = (
             *(str(BIN / "ng_collect_rollouts"), f"+head_server.port={system.port}", "+agent_name=my_agent"),
@@ -120,6 +123,7 @@ class Collection:
                 stderr=err,
                 start_new_session=True,
             )
+        self._system.beside.append(process)
         return Running(process, self, *streams)
 
     def lines(self) -> list[bytes]:
@@ -138,6 +142,9 @@ def system(tmp_path, serve) -> Iterator[Callable[..., System]]:
 
     yield start
     for one in started:
+        for process in one.beside:
+            process.kill()
+            process.wait()
         one.stop()
 
 

@@ -236,7 +236,7 @@ def sound(answer: Heard, body: bytes) -> None:
     """Neither a fault of the service, nor anything but what clients can read."""
     assert answer.status < 500, (answer, body[:300])
     if answer.headers["content-type"] == "application/json":
-        said = json.loads(answer.body)
+        said = json.loads(answer.body, parse_int=str)
         assert answer.status < 400 or said["error"], (answer, body[:300])
 
 

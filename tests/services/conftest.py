@@ -105,6 +105,10 @@ class Running:
         mark = f"{MARK}={self.mark}".encode()
         return {pid for pid in pids() if mark in environ(pid).split(b"\0")}
 
+    def programs(self) -> set[int]:
+        """Those of them that serve instances of ours."""
+        return {pid for pid in self.processes() if b"rollmill.services.program" in cmdline(pid)}
+
     def end(self, number: int = signal.SIGINT) -> int:
         """Send a signal, and wait until nothing is left: neither the command nor what it had started."""
         ports = [self.port, *(one["port"] for one in self.instances().values())]

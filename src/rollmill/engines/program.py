@@ -9,11 +9,13 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections import deque
 from contextlib import suppress
 from itertools import chain
+from subprocess import DEVNULL
 
 import msgspec
 
@@ -33,6 +35,7 @@ AHEAD = 32
 """How many leases of an agent wait at most, so that a place that is free is taken at once."""
 _BEAT_S = 1.0
 _PR_SET_PDEATHSIG = 1
+_END_THE_GROUP = "trap '' HUP INT TERM; read -r _; kill -9 0"
 
 
 class Program:
@@ -221,16 +224,22 @@ class Service:
 
 
 def die_with(pipe: int) -> None:
-    """End when the other end of a pipe is closed, whatever this process is doing; where the kernel can, at once."""
+    """End when the other end of a pipe is closed, whatever this process is doing; where the kernel can, at once.
+
+    This process leads its group, and everything in that ends with it.
+    """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Another process, for the kernel leaves this one no time.
+    command = ("/bin/sh", "-c", _END_THE_GROUP)
+    heir = subprocess.Popen(command, stdin=pipe, stdout=DEVNULL, stderr=DEVNULL)  # noqa: S603 - its words are ours
 
-    def wait() -> None:
+    def wait(_: subprocess.Popen[bytes]) -> None:
         os.read(pipe, 1)
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=wait, name="death pipe", daemon=True).start()
+    threading.Thread(target=wait, args=(heir,), name="death pipe", daemon=True).start()
 
 
 def leave_signals_to_the_command() -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from rollmill import plugins
 from rollmill.config import Instance
 from rollmill.errors import ConfigError
+from rollmill.serve.guard import is_loopback
 from rollmill.services.options import ServeOptions
 
 SHARED = "shared"
@@ -68,6 +69,7 @@ def groups(instances: Mapping[str, Instance], options: ServeOptions, *, apart: b
         file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
         workers = workers_of(instance, options)
         if file is not None and plugins.is_program(file):
+            _refuse_in_public(instance, options)
             if instance.num_workers not in (None, 1):
                 raise ConfigError(f"{instance.at}.num_workers: a program of its own serves in one process")
             alone.append(Group(name, (name,), program=file))
@@ -79,6 +81,15 @@ def groups(instances: Mapping[str, Instance], options: ServeOptions, *, apart: b
             together.append(name)
     shared = max((workers_of(instances[name], options) for name in together), default=1)
     return [*([Group(SHARED, tuple(together), shared)] if together else []), *alone]
+
+
+def _refuse_in_public(program: Instance, options: ServeOptions) -> None:
+    host = program.host or host_of(options)
+    if not is_loopback(host):
+        raise ConfigError(
+            f"{program.at}.host: a program of its own asks nobody for access_token, so it cannot listen on {host}, "
+            "where others reach it: give it host: 127.0.0.1, and the services beside it reach it there"
+        )
 
 
 def workers_of(instance: Instance, options: ServeOptions) -> int:

@@ -23,9 +23,15 @@ class Output:
         self._file = RotatingFile(folder / f"{name}.log") if folder else None
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """To its end."""
-        with suppress(ValueError, ConnectionError):
-            while line := await stream.readline():
+        """To its end: whoever writes where nobody reads waits for ever."""
+        with suppress(ConnectionError):
+            while True:
+                try:
+                    line = await stream.readline()
+                except ValueError:
+                    line = b"(the beginning of a line that is too long)\n"
+                if not line:
+                    return
                 self._line(line.decode("utf-8", "replace").rstrip())
 
     def _line(self, line: str) -> None:

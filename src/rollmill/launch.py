@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
@@ -16,6 +17,7 @@ from rollmill.collection.rates import Rates
 from rollmill.collection.retry import RetryPolicy
 from rollmill.collection.throttle import Fixed, Throttle
 from rollmill.config import Instance
+from rollmill.config.secrets import mask_text, secret_values
 from rollmill.environment import World, opened
 from rollmill.instances import (
     environment_instance,
@@ -92,7 +94,13 @@ async def assemble(setup: Setup, profile: Profile | None = None) -> AsyncIterato
             deadlines=setup.deadlines,
             judge=at_once if setup.placeholder is None else Deferred(setup.placeholder),
             spans=spans,
+            hide=functools.partial(mask_text, secrets=secrets_of(setup)),
         )
+
+
+def secrets_of(setup: Setup) -> list[str]:
+    told = {name: instance.fields for name, instance in setup.instances.items()}
+    return [*secret_values({**told, "access_token": setup.access_token})]
 
 
 async def check_endpoint(

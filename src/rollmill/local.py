@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from rollmill.agent import Agent
 from rollmill.collection.calls import Calls
@@ -46,8 +47,12 @@ class LocalWorker:
         judge: Judge = at_once,
         spans: Spans | None = None,
         keep_rollouts: bool = False,
+        hide: Callable[[str], str] = str,
     ) -> None:
-        """`keep_rollouts` hands on the records themselves, for a caller who takes them as they end."""
+        """`keep_rollouts` hands on the records themselves, for a caller who takes them as they end.
+
+        `hide` takes secrets out of what is said of failures: exceptions hold whatever their authors put into them.
+        """
         self._seats = seats
         self._compute = compute
         self._run = run
@@ -56,7 +61,7 @@ class LocalWorker:
         self._deadlines = deadlines
         self._judge = judge
         self._spans = spans
-        self._keep_rollouts = keep_rollouts
+        self._keep_rollouts, self._hide = keep_rollouts, hide
         self._watch = Watch()
 
     async def play(self, job: Job) -> Played:
@@ -80,7 +85,10 @@ class LocalWorker:
             for calls in self._calls:
                 # What is wrong for every task is said without one.
                 calls.check()
-            raise type(error)(f"task {job.slot.task_index}: {error}") from error
+            raise type(error)(f"task {job.slot.task_index}: {self._hide(str(error))}") from error
+        if rollout.failure is not None:
+            failure = replace(rollout.failure, detail=self._hide(rollout.failure.detail))
+            rollout = replace(rollout, failure=failure)
         entry = entry_of(rollout, self._run)
         kept = rollout if self._keep_rollouts else None
         if rollout.failure is None:

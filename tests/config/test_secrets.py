@@ -1,14 +1,15 @@
 """What must not be printed or stored."""
 
 import copy
+import json
 import pickle
 
 import msgspec
 import pytest
 
 from rollmill.config import convert, masked
-from rollmill.config.secrets import is_secret
-from rollmill.model import Secret
+from rollmill.config.secrets import is_secret, mask_text
+from rollmill.model import MASK, Secret
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,12 @@ def test_a_bearer_token_is_found_elsewhere_too() -> None:
 
 def test_a_short_secret_leaves_other_words_alone() -> None:
     assert masked({"api_key": "EMPTY", "note": "not EMPTY"}) == {"api_key": "***", "note": "not EMPTY"}
+
+
+@pytest.mark.parametrize("secret", ['sk-"quoted"\\key', "sk-'single'-key", "sk-both-\"-and-'", "sk-tab\tand-é"])
+def test_a_secret_is_found_in_the_forms_that_json_and_python_give_it(secret):
+    told = {"error": f"said {secret}!"}
+    for text in (secret, json.dumps(told), msgspec.json.encode(told).decode(), repr(told), repr(secret)):
+        masked = mask_text(text, [secret])
+        assert MASK in masked
+        assert "sk-" not in masked

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from rollmill.model import MASK, Secret
 
@@ -13,6 +16,7 @@ _API_KEYS = {"apikey", "apikeys", "api key", "api keys"}
 _OTHER_KEYS = {f"{word} key" for word in ("access", "private", "secret", "auth", "subscription", "account", "signing")}
 _OF_VOCABULARY = {"bos", "cls", "end", "eos", "mask", "pad", "sep", "special", "start", "stop", "unk"}
 _LOGIN_IN_URL = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]+(?=@)")
+_QUOTED = re.compile(r"""["'\\]""")
 _SCHEME = re.compile(r"(Bearer|Basic|Token)\s+", re.IGNORECASE)
 # A shorter secret is found inside too many innocent words.
 _SHORTEST = 6
@@ -57,7 +61,15 @@ def mask(node: Any, secrets: Collection[str], *, secret: bool = False) -> Any:
 
 def mask_text(text: str, secrets: Collection[str]) -> str:
     # The longest first: one secret may be a part of another.
-    for value in sorted(secrets, key=len, reverse=True):
+    for value in sorted({form for one in secrets for form in _forms(one)}, key=len, reverse=True):
         if len(value) >= _SHORTEST:
             text = text.replace(value, MASK)
     return _LOGIN_IN_URL.sub(MASK, text)
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """A secret as it is, and as JSON and Python write it within quotes."""
+    if secret.isascii() and secret.isprintable() and not _QUOTED.search(secret):
+        return (secret,)
+    inside = (msgspec.json.encode(secret).decode(), json.dumps(secret), repr(secret))
+    return (secret, *(form[1:-1] for form in inside))

@@ -25,6 +25,7 @@ MAX_BODY = 64 * 2**20
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _REMEMBERED = 65_536
 _LONGEST_REST_S = 30.0
+_HEARD = 64 * 2**10
 
 
 class ContextOverflowError(Exception):
@@ -194,14 +195,16 @@ class HttpClient:
 
     def _said(self, content: bytes) -> str:
         """The server's own words about an error, in one line, without our key in them."""
-        text = content[:2000].decode("utf-8", "replace")
+        text = content[:_HEARD].decode("utf-8", "replace")
         try:
             error = msgspec.json.decode(content, type=dict[str, Any]).get("error", {})
             text = " ".join(str(error[key]) for key in ("message", "code") if error.get(key)) if error else text
         except (*UNREADABLE, AttributeError, TypeError):
             pass
-        text = text.replace(self._secret, "***") if self._secret else text
-        return " ".join(text.split())[:400] or "no message"
+        # Before anything is cut off: half a key is half a secret. Within JSON it may look otherwise.
+        for form in (self._secret, msgspec.json.encode(self._secret)[1:-1].decode()):
+            text = text.replace(form, "***") if form else text
+        return " ".join(text[:2000].split())[:400] or "no message"
 
 
 class HttpModel:

@@ -49,7 +49,7 @@ class Server:
 
     async def _serve(self, channel: Channel) -> None:
         order = await self._order
-        sys.path[:] = order.path
+        sys.path[:] = list(dict.fromkeys((*sys.path, *order.path))) if order.apart else order.path
         for handler in logging.getLogger().handlers:
             # Not the logger: it filters what is logged there, and not what comes from others.
             handler.setFormatter(_Hiding(order.secrets))

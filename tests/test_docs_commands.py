@@ -16,6 +16,7 @@ from rollmill.config import overrides
 from rollmill.config.instances import KINDS
 from rollmill.config.layers import RESERVED
 
+DESCRIPTOR = re.compile(r"\b[12](?=>)")
 BEFORE_A_COMMAND = {"time", "do", "then", "!"}
 
 
@@ -24,8 +25,8 @@ def scripts(page: Path) -> list[str]:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """The commands of a script, each as its words."""
-    for line in script.replace("\\\n", " ").splitlines():
+    """The commands of a script, each as its words; the name of a file that one reads or writes counts as one, too."""
+    for line in DESCRIPTOR.sub("", script.replace("\\\n", " ")).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []
@@ -81,9 +82,10 @@ def test_blocks_of_commands_parse(page):
 
 
 def test_commands_are_found():
-    script = "time ng_run \\\n  +a=1 'b c' | tee log   # as ng_test\n(echo; ng_test) &\n+limit=3\n"
+    script = "time ng_run \\\n  +a=1 'b c' 2>&1 | tee log   # as ng_test\n(echo; ng_test) &\n+limit=3\n"
     assert [words for words in commands(script) if words] == [
         ["ng_run", "+a=1", "b c"],
+        ["1"],
         ["tee", "log"],
         ["echo"],
         ["ng_test"],

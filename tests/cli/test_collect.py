@@ -509,6 +509,7 @@ def test_a_second_run_on_the_same_output_is_refused(shell, serve_model):
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "lines"), [(40, 24), (120, 24), (100, 0), (None, None)])
 def test_on_a_terminal_there_is_one_bar_however_wide_it_is(shell, serve_model, columns, lines):
     ours, theirs = pty.openpty()

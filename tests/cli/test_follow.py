@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Shell
 
+pytestmark = pytest.mark.slow
+
 OWN = """
 import asyncio
 import rollmill as rm

@@ -11,6 +11,7 @@ def files(shell, name: str) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_new_environment_is_played_tested_and_listed_by_its_name(shell):
     made = shell.run("ng_init_resources_server", "+entrypoint=resources_servers/lost_and_found")
     assert made.returncode == 0, made.stderr

@@ -76,6 +76,7 @@ def test_an_environment_of_the_package(shell, command):
     assert done.stdout.rstrip().endswith("resources_servers/shop: passed")
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own(shell, door):
     door()
     for command in ("ng_test +entrypoint=resources_servers/door", "rollmill test door"):

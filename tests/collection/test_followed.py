@@ -365,15 +365,21 @@ def test_a_folder_may_come_later_and_a_name_may_become_one(follow, tmp_path):
     assert one.look() == [1]
 
 
-def test_a_file_that_cannot_be_read_is_said(follow, tmp_path):
-    path = tmp_path / "a.jsonl"
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_cannot_be_read_is_said(follow, tmp_path, what):
+    path = tmp_path / "spool/a.jsonl"
+    path.parent.mkdir()
     append(path, row(1))
-    one = follow(Named(path))
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("whoever runs this may read everything")
-    with pytest.raises(rm.ConfigError, match=r"a\.jsonl: cannot be read: Permission denied"):
-        one.look()
+    locked = path if what == "file" else path.parent
+    one = follow(Named(path.parent))
+    locked.chmod(0)
+    try:
+        if os.access(locked, os.R_OK):
+            pytest.skip("whoever runs this may read everything")
+        with pytest.raises(rm.ConfigError, match=f"{locked}: cannot be read: Permission denied"):
+            one.look()
+    finally:
+        locked.chmod(0o700)
 
 
 # Compressed files.

@@ -179,6 +179,7 @@ def test_the_model_is_kept_busy_whatever_the_tools_take(tools_s):
     assert most <= 2 * 50 * (1 + tools_s)
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_an_outage():
     server = Failing(lambda at, number: ModelError("transport", "x") if 20 < at < 60 else None, 1.0)
     _, _, ended = simulate(lambda: collect(server, seconds=120, tools_s=0.1))

@@ -57,6 +57,17 @@ def test_what_holds_it_up_is_said_when_it_changes():
     assert said == ["Bottleneck: the model", "Bottleneck: the tools"]
 
 
+def test_while_it_waits_for_rows_one_line_is_enough():
+    stream = io.StringIO()
+    with Progress(line_every_s=0.0, stream=stream) as shown:
+        for ended, waited_s in ((1, None), (2, 0.5), (2, 1.5), (2, 2.5), (3, 0.2), (3, 1.2), (3, None), (3, 0.1)):
+            shown.show(seen(ended, planned=None, follows=True, waited_s=waited_s))
+        shown.show(seen(3, planned=3, waited_s=9.0), last=True)
+    said = [(line.split("it ")[0][-1], "waiting for rows" in line) for line in stream.getvalue().splitlines()[:-1]]
+    assert said == [("1", False), ("2", True), ("3", True), ("3", False), ("3", True)]
+    assert "3/3" in stream.getvalue().splitlines()[-1]
+
+
 def test_a_long_wait_is_said_once_until_something_ends():
     busy = rm.Failure("model", "rate_limit", "429: later", retryable=True)
     stream = io.StringIO()

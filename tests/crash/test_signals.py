@@ -173,6 +173,7 @@ def test_a_terminal_may_change_its_size(slow):
     check(collect.output, planned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipe", ["| head -n 1", "2>&1 | head -n 1", "2>&1 >/dev/null | head -c 10", ">&- 2>&-"])
 def test_readers_that_leave_early_do_not_stop_it(slow, pipe):
     collect, planned, _ = slow

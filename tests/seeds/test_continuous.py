@@ -43,7 +43,7 @@ def test_a_run_in_tmux_goes_on_when_its_terminal_is_gone(tmux):
         terminal.run(collect)
         wait_for(lambda: re.search(bar, pane(tmux)))
         assert detach == "# Detach: Ctrl+b, then d"
-        terminal.type(CTRL_B + "d")
+        terminal.press(CTRL_B, "d")
         terminal.until(r"\[detached \(from session rollout_gen\)\]")
 
         # As printed it is refused: `attach` has no -s, of which this would be one.
@@ -52,7 +52,7 @@ def test_a_run_in_tmux_goes_on_when_its_terminal_is_gone(tmux):
         corrected = attach.replace("-session", "-t")
         terminal.run(corrected)
         terminal.until("Collecting rollouts")
-        terminal.type(CTRL_B + "d")
+        terminal.press(CTRL_B, "d")
         terminal.until("detached")
 
         for command, program, shown in (
@@ -63,7 +63,7 @@ def test_a_run_in_tmux_goes_on_when_its_terminal_is_gone(tmux):
             if installed(program):
                 terminal.run(command)
                 terminal.until(shown)
-                terminal.type(CTRL_C)
+                terminal.press(CTRL_C)
                 terminal.until(r"\$ $")
         terminal.run(corrected)
         terminal.until("Collecting rollouts")

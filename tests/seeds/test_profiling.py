@@ -46,7 +46,7 @@ def test_services_are_profiled_until_ctrl_c(place):
         done = place.ran(here("+agent_name=math_with_judge_simple_agent"))
         assert "Playing on the 3 services of" in done.stderr
         assert place.numbers("temp/mcqa_rollouts.jsonl") == list(range(ROLLOUTS))
-        terminal.type(CTRL_C)
+        terminal.press(CTRL_C)
         terminal.until("Stopped 3 services.")
         terminal.run('echo "exit code $?"')
         terminal.until("exit code 0")

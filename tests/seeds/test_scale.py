@@ -97,6 +97,48 @@ def test_million_scale_generation(place):
     assert [row["_ng_task_index"] for row in inside.rows("merged.jsonl")] == list(range(45))
 
 
+def slots(place: Place, name: str) -> Counter[tuple]:
+    """What an output has played, with its rewards."""
+    found = ((row["rollmill"]["slot"], row) for row in place.rows(name))
+    names = ("agent", "task", "occurrence", "repeat")
+    return Counter((*(slot[part] for part in names), row["number"], row["reward"]) for slot, row in found)
+
+
+@pytest.mark.parametrize("source", ["chunk_*.jsonl", "../../datasets/million_tasks.jsonl"])
+def test_one_command_plays_the_slots_of_the_scripts_chunks(place, source):
+    inside = chunked(place, rows=45, chunk=8)
+    inside.said(block("004", "bash", "MAX_PARALLEL=4").replace("sleep 10", "sleep 0.2"))
+    inside.said("rollmill merge merged.jsonl 'rollouts_chunk_*.jsonl'")
+    one = (
+        "ng_collect_rollouts +agent_name=my_agent +output_jsonl_fpath=one.jsonl +workers=2 +num_samples_in_parallel=20 "
+        f"'+input_jsonl_fpath={source}'"
+    )
+    inside.said(one)
+    assert slots(inside, "one.jsonl") == slots(inside, "merged.jsonl")
+    assert len(slots(inside, "one.jsonl")) == 45
+    assert sorted(row["_ng_task_index"] for row in inside.rows("one.jsonl")) == list(range(45))
+    # Either way of naming the input is the same input.
+    assert "Nothing to do" in inside.said(one.replace(source, "../../datasets/million_tasks.jsonl"))
+    # Nor does it matter which of them made an output.
+    inside.said("cp merged.jsonl copy.jsonl")
+    assert "Nothing to do" in inside.said(one.replace("one.jsonl", "copy.jsonl"))
+
+
+def test_equal_rows_of_several_chunks_are_slots_for_one_command_and_for_a_merge_that_is_told_so(place):
+    inside = chunked(place, rows=10, chunk=4)
+    # The first row stands in the first chunk and in the last.
+    inside.said("head -n 1 chunk_00.jsonl >> chunk_02.jsonl")
+    inside.said(block("004", "bash", "MAX_PARALLEL=4").replace("sleep 10", "sleep 0.2"))
+    inside.said("rollmill merge merged.jsonl 'rollouts_chunk_*.jsonl'")
+    inside.said("rollmill merge --occurrences all.jsonl 'rollouts_chunk_*.jsonl'")
+    inside.said(
+        "ng_collect_rollouts +agent_name=my_agent +output_jsonl_fpath=one.jsonl '+input_jsonl_fpath=chunk_*.jsonl'"
+    )
+    assert len(slots(inside, "one.jsonl")) == 11
+    assert slots(inside, "one.jsonl") == slots(inside, "all.jsonl")
+    assert (slots(inside, "one.jsonl") - slots(inside, "merged.jsonl")).total() == 1
+
+
 @pytest.mark.parametrize(
     "put_together", ["cat rollouts_chunk_*.jsonl > a.jsonl", "rollmill merge a.jsonl rollouts_chunk_*.jsonl"]
 )

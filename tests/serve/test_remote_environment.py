@@ -220,6 +220,29 @@ async def test_what_a_service_of_ours_says_of_a_failure(path):
     assert error.failure == rm.Failure("tool", "error", "the shelf fell over", retryable=True)
 
 
+@pytest.mark.parametrize("path", ["/look", "/verify"])
+async def test_a_world_that_is_gone_is_played_anew(path):
+    gone = {"error": {"message": "this session has ended", "code": "session_ended"}}
+    error = await fault(ON[path], {**WHOLE, path: answered(gone, 410)})
+    assert isinstance(error, RolloutError)
+    failure = error.failure
+    assert (failure.where, failure.kind, failure.retryable) == ("infrastructure", "session_lost", True)
+    assert failure.detail.endswith(f"{path} answered 410: this session has ended")
+
+
+@pytest.mark.parametrize("path", ON)
+async def test_a_service_that_stays_away_stops_the_run(path):
+    async with world_of(WHOLE) as (other, world):
+        if path != "/seed_session":
+            await world.setup()
+        url = other.url
+    # Nobody listens there any more.
+    with pytest.raises(OutageError, match=f"the environment at {url} cannot be reached: Connection refused"):
+        await {"/seed_session": world.setup, "/look": lambda: world.call(call())}.get(
+            path, lambda: world.score(in_thread)
+        )()
+
+
 @pytest.mark.parametrize("path", ["/environment", *ON])
 @pytest.mark.parametrize(
     ("code", "kind"),

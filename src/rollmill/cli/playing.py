@@ -24,6 +24,7 @@ from rollmill.cli.tasks import tasks_of
 from rollmill.collection.collector import Observer
 from rollmill.collection.options import CollectOptions
 from rollmill.collection.run import About, Outcome, run
+from rollmill.collection.streams import outlive_readers
 from rollmill.collection.worker import Crew
 from rollmill.config import Config, Instance, masked, masked_text
 from rollmill.engines.processes import ProcessCrew
@@ -38,6 +39,7 @@ def collected(
     config: Config[CollectOptions], policy: Instance | None, *, running: Running | None = None, absent: str = ""
 ) -> int:
     """Play what is missing, on the services that run if there are some; `absent` says why there are none."""
+    outlive_readers()
     for warning in config.warnings:
         say(warning)
     refuse_incomplete(config, policy, absent)

@@ -15,6 +15,7 @@ from rollmill.cli.ng import Ng
 from rollmill.cli.say import say
 from rollmill.cli.services import KINDS
 from rollmill.cli.table import table, terminal_width
+from rollmill.collection.streams import outlive_readers
 from rollmill.config import Config, Instance, load
 from rollmill.cores import allow_many_files
 from rollmill.errors import ConfigError
@@ -61,6 +62,7 @@ def _run(
             "(+config_paths=[resources_servers/mcqa/configs/mcqa.yaml,…], or config_paths in env.yaml)"
         )
     allow_many_files()
+    outlive_readers()
     return run_fast(serve(config, instances))
 
 

@@ -79,7 +79,10 @@ class GrowingFile:
             return True
         if status.st_size < self._offset or not self._opened():
             return False
-        return os.pread(self._file, len(self._sample), self._offset - len(self._sample)) == self._sample
+        try:
+            return os.pread(self._file, len(self._sample), self._offset - len(self._sample)) == self._sample
+        except OSError:
+            return False
 
     def look_from_within(self, now: float) -> None:
         """The same where its name is gone: it may grow for as long as somebody has it open."""

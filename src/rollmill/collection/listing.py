@@ -10,6 +10,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from rollmill.errors import ConfigError
+
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 """Of the files of a folder that are taken."""
 
@@ -41,8 +43,10 @@ class Named(Struct, frozen=True):
     def paths(self) -> list[Path]:
         try:
             names = sorted(os.listdir(self.path))  # noqa: PTH208 - names alone
+        except PermissionError:
+            raise ConfigError(f"{self.path}: cannot be read: Permission denied") from None
         except OSError:
-            # It is a file, or not there yet.
+            # It is a file, or not there at the moment.
             return [self.path]
         return [self.path / name for name in names if _is_of_a_folder(name)]
 

@@ -19,6 +19,7 @@ from subprocess import DEVNULL
 
 import msgspec
 
+from rollmill.collection.streams import outlive_readers
 from rollmill.collection.worker import Job, Played
 from rollmill.engines.channel import Channel
 from rollmill.engines.messages import Beat, Begin, Credit, Drain, Ended, Fault, Finish, Lease, Ready, Told, read_order
@@ -259,6 +260,7 @@ def main() -> None:
         os.set_inheritable(inherited, False)
     die_with(pipe)
     leave_signals_to_the_command()
+    outlive_readers()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         import uvloop

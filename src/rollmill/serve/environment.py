@@ -32,7 +32,7 @@ from rollmill.serve.http import (
 )
 from rollmill.serve.openapi import ANY_OBJECT, Operation
 from rollmill.serve.relay import Relay
-from rollmill.serve.sessions import Session, Sessions
+from rollmill.serve.sessions import SESSION_ENDED, Session, Sessions
 from rollmill.store.schema import UNREADABLE, is_json
 from rollmill.tools import Tool
 from rollmill.types import (
@@ -234,7 +234,7 @@ class EnvironmentService:
     async def _judge_alone(self, task: Task, response: Response, counts: wire.Counts, *, known: bool) -> Any:
         """Without a session: as a stored rollout is verified."""
         if self._kind.verification == "unsupported":
-            status, code = (410, "session_ended") if known else (409, "no_session")
+            status, code = (410, SESSION_ENDED) if known else (409, "no_session")
             raise Problem(
                 *(status, code),
                 f"{self._kind.__name__} judges by what its session holds (it declares verification = unsupported): "

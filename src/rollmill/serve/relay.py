@@ -8,6 +8,7 @@ from rollmill.net.connection import LateError, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.http import JSON, Answer, Handler, Problem, Request
+from rollmill.serve.sessions import SESSION_ENDED
 
 _PASSED_ON = ("cookie", wire.CALL, wire.COUNTS)
 _PASSED_BACK = ("set-cookie", wire.ENDED, wire.OURS[0])
@@ -42,6 +43,6 @@ async def _passed_on(sibling: Client, request: Request) -> Answer:
         raise Problem(504, "late", f"the process that holds this session: {error}") from None
     except WireError:
         # It has died, and its sessions with it.
-        raise Problem(410, "session_ended", "this session has ended: post a task to /seed_session") from None
+        raise Problem(410, SESSION_ENDED, "this session has ended: post a task to /seed_session") from None
     back = tuple((name, answer.header(name)) for name in _PASSED_BACK if name.encode() in answer.headers)
     return Answer(answer.body, answer.status, answer.header("content-type") or JSON, back)

@@ -11,12 +11,13 @@ from urllib.parse import quote
 from msgspec import Raw, Struct
 
 from rollmill.environment import Compute, Environment, World
-from rollmill.errors import RollmillError, RolloutError, ToolError, boundary
+from rollmill.errors import OutageError, RollmillError, RolloutError, ToolError, boundary
 from rollmill.models.http import retry_after
 from rollmill.net.connection import Answer, LateError, WireError
 from rollmill.serve import wire
 from rollmill.serve.client import Client
 from rollmill.serve.environment import RESERVED
+from rollmill.serve.sessions import SESSION_ENDED
 from rollmill.store.schema import UNREADABLE
 from rollmill.tools import not_json
 from rollmill.types import Failure, FunctionCall, FunctionCallOutput, Reward, Task, Where, decode, encode
@@ -139,6 +140,9 @@ class RemoteEnvironment(Environment[Task]):
         try:
             return await asking
         except WireError as error:
+            if not error.reached:
+                # It was waited for; without it nothing can be played.
+                raise OutageError(f"the environment at {self._client.url} cannot be reached: {error}") from None
             raise RolloutError(unanswered(error, self._client.url, where)) from None
 
     def _headers(self) -> dict[str, str]:
@@ -185,6 +189,9 @@ def refusal(answer: Answer, url: str, where: Where) -> RollmillError:
     detail = f"{url} answered {answer.status}: {wire.said(answer.body)}"
     if stopping := wire.stopping(answer.body, detail):
         return stopping
+    if wire.code(answer.body) == SESSION_ENDED:
+        # The process that held the world was replaced, or it rested for too long: in a new one it can be played.
+        return RolloutError(Failure("infrastructure", "session_lost", detail, retryable=True))
     failure = wire.read_failure(answer.body)
     if failure is None:
         again = answer.status in (408, 429, 502, 503, 504)

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 from msgspec import Raw
 
-from rollmill.errors import ModelError, ModelFault, RollmillError, RolloutError
+from rollmill.errors import ModelError, ModelFault, OutageError, RollmillError, RolloutError
 from rollmill.model import Conversation
 from rollmill.models.http import UNREADABLE, retry_after
 from rollmill.models.openai import read_response
@@ -49,10 +49,12 @@ class RemoteModel:
         headers = {wire.CONVERSATION: conversation.id, wire.TURN: str(conversation.turn)}
         try:
             answer = await self._client.post("/v1/responses", encode(body), headers)
-        except LateError as error:
-            raise ModelError("timeout", f"{self._client.url}: {error}") from None
         except WireError as error:
-            raise ModelError("transport", f"{self._client.url}: {error}") from None
+            if not error.reached:
+                # It was waited for; without it nothing can be played.
+                raise OutageError(f"the model {self.name} at {self._client.url} cannot be reached: {error}") from None
+            fault: ModelFault = "timeout" if isinstance(error, LateError) else "transport"
+            raise ModelError(fault, f"{self._client.url}: {error}") from None
         if answer.status != 200:
             raise self._refusal(answer)
         return _whole(read_response(answer.body))

@@ -13,6 +13,7 @@ from typing import Any
 from rollmill.environment import Environment
 from rollmill.serve.http import Problem
 
+SESSION_ENDED = "session_ended"
 _SWEEP_S = 5.0
 
 
@@ -79,7 +80,7 @@ class Sessions:
         """Raises `Problem` where there is no such session."""
         session = self._held.get(id)
         if session is None and id:
-            raise Problem(410, "session_ended", "this session has ended: post a task to /seed_session")
+            raise Problem(410, SESSION_ENDED, "this session has ended: post a task to /seed_session")
         if session is None:
             raise Problem(
                 409, "no_session", "no session: post a task to /seed_session, and send the cookie that comes back"

@@ -37,8 +37,6 @@ class Serve(Struct, frozen=True, tag="serve", array_like=True):
     idle_s: float
     wait_s: float
     """How long models that do not answer yet are waited for."""
-    apart: bool = False
-    """Whether it has a virtual environment of its own, whose modules come before those of `path`."""
     worker: int = 0
     """Which of the processes that are alike this is."""
     dry: bool = False

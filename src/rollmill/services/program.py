@@ -49,7 +49,8 @@ class Server:
 
     async def _serve(self, channel: Channel) -> None:
         order = await self._order
-        sys.path[:] = list(dict.fromkeys((*sys.path, *order.path))) if order.apart else order.path
+        # Behind its own: what a virtual environment has comes first.
+        sys.path += [path for path in order.path if path not in sys.path]
         for handler in logging.getLogger().handlers:
             # Not the logger: it filters what is logged there, and not what comes from others.
             handler.setFormatter(_Hiding(order.secrets))

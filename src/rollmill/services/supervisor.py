@@ -198,7 +198,6 @@ class Supervisor:
                 for private in [served.private[worker].fileno() if served.private else -1]
             ],
             path=sys.path,
-            apart=group.requirements is not None,
             secrets=self._secrets,
             names=options.allowed_hosts,
             idle_s=options.session_idle_s,

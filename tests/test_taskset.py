@@ -94,8 +94,9 @@ def test_a_bad_row_is_named_by_file_and_line(path: Path, bad: str, what: str) ->
         answers(rm.from_jsonl(path, Sum))
 
 
-def test_bytes_that_are_no_text_are_named_too(path: Path) -> None:
-    path.write_bytes(line(1).encode() + b'{"responses_create_params": {"input": "\xff"}, "answer": 1}')
+@pytest.mark.parametrize("field", [b'"input": "\xff"', b'"input": "x"}, "_ng_note": {"a": "\xff"'])
+def test_bytes_that_are_no_text_are_named_too(path: Path, field: bytes) -> None:
+    path.write_bytes(line(1).encode() + b'{"responses_create_params": {%b}, "answer": 1}' % field)
     with pytest.raises(rm.ConfigError, match=r"line 2: not JSON"):
         answers(rm.from_jsonl(path, Sum))
 

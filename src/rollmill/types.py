@@ -353,6 +353,9 @@ T = TypeVar("T", bound=Task)
 
 def read_task(row: bytes, kind: type[T]) -> T:
     """A task from a row of JSON. Raises `msgspec.ValidationError` that says which field is wrong."""
+    if not row.isascii():
+        # Also what nobody reads, and rollouts pass on, has to be text.
+        row.decode()
     fields = _fields.decode(row)
     if "responses_create_params" not in fields:
         raise msgspec.ValidationError("the row has no `responses_create_params`")

@@ -231,6 +231,8 @@ def test_an_error_may_come_with_status_200(error: Any, kind: str, detail: str) -
         b'{"output": [], "usage": {"input_tokens": "many"}}',
         b'{"output": [{"type": "message", "role": "assistant", "content": "cut',
         b'{"output": [], "\xff": 1}',
+        b'{"output": [], "x": "\xff"}',
+        b'{"output": [{"type": "dream", "x": "\xff"}]}',
         b'{"output": [{"type": "message", "role": "assistant", "content": "\xff"}]}',
         b'{"output": ' + b"[" * 50_000,
         b'{"error": {"message": "no output"}}',

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,21 @@ from tests.serve.conftest import Heard, post
 import rollmill as rm
 from rollmill import plugins
 from rollmill.environment import opened
+from rollmill.errors import RollmillError
+from rollmill.model import Conversation
+from rollmill.net.connection import Answer
 from rollmill.quality.aggregate import aggregate
 from rollmill.rollout import Deferred, in_thread, play
 from rollmill.serve.agent import AgentService, Player
 from rollmill.serve.app import App
+from rollmill.serve.client import Client
 from rollmill.serve.environment import EnvironmentService
 from rollmill.serve.listen import Listener
 from rollmill.serve.model import ModelService
+from rollmill.serve.remote_agent import Elsewhere, NamedModel, RemoteAgent
+from rollmill.serve.remote_environment import RemoteWorld
+from rollmill.serve.remote_model import RemoteModel
+from rollmill.store.schema import write_row
 
 pytestmark = pytest.mark.slow
 
@@ -340,3 +348,97 @@ def test_hostile_headers(system: System, name: str, value: str, path: str):
     body = json.dumps(example("shop") | {"response": {"output": []}}).encode()
     answer = system.do(lambda: post(system.apps["shop"], path, body, [(name, value)]))
     assert answer.status < 500, (name, value, answer)
+
+
+# Answers that no service of ours gives.
+
+
+class Saying:
+    """A way to a service that answers the same to everything."""
+
+    def __init__(self, status: int, body: bytes, *, ours: bool) -> None:
+        self._answer = Answer(status, {b"x-rollmill": b"1"} if ours else {}, body)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def get(self, url: str) -> Answer:
+        return Answer(404, {}, b"")
+
+    async def post(self, url: str, body: bytes, lines: bytes = b"") -> Answer:
+        return Answer(200, {}, b"{}") if url.endswith("/seed_session") else self._answer
+
+
+ROLLOUT = {
+    "responses_create_params": {"input": "x"},
+    "response": {"output": [{"type": "message", "role": "assistant", "content": "x"}], "usage": {"input_tokens": 1}},
+    "reward": 1,
+    "reward_components": {"a": 1},
+    "metric": 2,
+    "usage": {"input_tokens": 1},
+    "rollmill": {
+        "slot": {"agent": "a", "task": "t", "occurrence": 0, "repeat": 0},
+        "stop": "done",
+        "model": "m",
+        "run": "",
+        "turns": 1,
+        "tool_calls": 0,
+        "attempt": 1,
+        "seconds": {},
+        "metrics": {"metric": 2.0},
+        "added": ["metric"],
+        "schema": 1,
+    },
+    "_ng_task_index": 0,
+    "_ng_rollout_index": 0,
+}
+REPLY = {
+    "id": "r",
+    "output": ROLLOUT["response"]["output"],
+    "usage": {"input_tokens": 1},
+    "rollmill": {"fields": ["id"]},
+}
+FAILED = {"error": {"message": "x", "code": "tool_error"}, "failure": {"where": "tool", "kind": "error", "detail": "x"}}
+STATUSES = st.sampled_from([200, 200, 200, 204, 302, 400, 401, 422, 429, 500, 503])
+NUMBERED = st.sampled_from(
+    [{"slot": 1}, {"added": ["gone"]}, {"metrics": {"x": None}}, {"turns": -1}, {"stop": "x"}, {}]
+)
+
+
+def readable(row: bytes) -> bool:
+    """What everybody's parser takes."""
+    json.loads(row.decode(), parse_int=str)
+    return True
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("who", ["model", "verifier", "agent"])
+def test_hostile_answers(who: str, ours: bool):
+    row = REPLY if who == "model" else ROLLOUT
+    blocks = st.builds(
+        lambda more: {**row, "rollmill": {**row["rollmill"], **more}}, NUMBERED | st.dictionaries(TEXTS, VALUES)
+    )
+
+    async def once(status: int, body: bytes) -> None:
+        client = Client("http://127.0.0.1:1", way=Saying(status, body, ours=ours))
+        task = rm.Task.of("x")
+        if who == "model":
+            reply = await RemoteModel("m", client).reply(Conversation((rm.user("x"),)))
+            readable(b"[%b]" % b",".join(bytes(item.json) for item in reply.items))
+        elif who == "verifier":
+            async with RemoteWorld(client).opened() as world:
+                await play(task, world, rm.ToolAgent(), rm.Scripted("x"))
+        else:
+            rollout = await play(task, Elsewhere, RemoteAgent("a", client), NamedModel("m"))
+            assert rollout.failure is not None or readable(write_row(rollout, "run"))
+
+    @BOUNDED
+    @given(status=STATUSES, body=hostile(row, blocks) | hostile(FAILED))
+    def run(status: int, body: bytes) -> None:
+        with suppress(RollmillError):
+            asyncio.run(once(status, body))
+
+    run()

@@ -156,3 +156,15 @@ async def test_what_plays_elsewhere_cannot_be_asked_from_here():
         await NamedModel("m").reply(None)
     with pytest.raises(rm.ContractError, match="nothing was played"):
         await Elsewhere(TASK).score(None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"response": {"output": [{"type": "dream", "x": "\xff"}]}, "reward": 1}',
+        b'{"response": {"output": [], "note": "\xff"}, "reward": 1}',
+        b'{"response": {"output": []}, "reward": 1, "responses_create_params": "\xff"}',
+    ],
+)
+async def test_text_that_is_not_utf8_is_never_taken_over(body):
+    assert (await played(answered(body))).failure.kind == "malformed"

@@ -55,7 +55,7 @@ def post(url: str, body: object = None, *words: str) -> Curled:
 class Running:
     """A command that serves, in a process group of its own, and everything that it starts, known by a mark."""
 
-    def __init__(self, shell: Shell, *words: str, wait: str = "servers ready", **options: Any) -> None:
+    def __init__(self, shell: Shell, *words: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.mark = uuid.uuid4().hex
@@ -64,15 +64,17 @@ class Running:
         self.complained: list[str] = []
         shell.env[MARK] = self.mark
         command = (*words, f"+head_server.port={self.port}")
-        self.process = shell.start(*command, start_new_session=True, **options)
+        self.process = shell.start(*command, start_new_session=True)
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
             for pair in ((self.process.stdout, self.said), (self.process.stderr, self.complained))
         ]
         for reader in self._readers:
             reader.start()
-        if wait:
-            self.until(lambda: any(wait in line for line in self.said))
+
+    def ready(self, word: str = "servers ready") -> "Running":
+        self.until(lambda: any(word in line for line in self.said))
+        return self
 
     @staticmethod
     def _read(stream: Any, lines: list[str]) -> None:
@@ -175,9 +177,9 @@ def run(shell: Shell) -> Iterator[Run]:
     """Start a command that serves, and leave nothing of it behind."""
     started: list[Running] = []
 
-    def start(*words: str, **options: Any) -> Running:
-        started.append(Running(shell, *words, **options))
-        return started[-1]
+    def start(*words: str, wait: str = "servers ready") -> Running:
+        started.append(Running(shell, *words))
+        return started[-1].ready(wait) if wait else started[-1]
 
     yield start
     for one in started:
@@ -193,7 +195,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         shell = Shell(tmp_path_factory.mktemp("served"))
         write(shell.folder, files or {})
         started.append(Running(shell, *words))
-        return started[-1]
+        return started[-1].ready()
 
     yield start
     for one in started:

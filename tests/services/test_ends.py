@@ -64,10 +64,10 @@ class Says(rm.Environment):
 """
 
 
-def starting(run, shell, *words: str, **options) -> Running:
+def starting(run, shell) -> Running:
     """Services of a world that starts programs, with one that a client has begun."""
     write(shell.folder, {"starts.py": STARTS, "a.yaml": "starts:\n  resources_servers: {starts.py:Starts: {}}\n"})
-    running = run("ng_run", configs("a.yaml"), *words, **options)
+    running = run("ng_run", configs("a.yaml"))
     assert post(f"{running.url('starts')}/seed_session", ORDER).status == 200
     assert any(b"sleep 600" in cmdline(pid) for pid in running.processes())
     return running

@@ -100,6 +100,9 @@ def read_response(body: bytes) -> Reply:
     """A Responses API object as a reply. What is no such object is a malformed answer."""
     try:
         # A server may print its JSON over many lines, and items keep theirs: a record is one line.
+        if not body.isascii():
+            # What passes through as it came is looked at nowhere else.
+            body.decode()
         if b"\n" in body or b"\r" in body:
             body = msgspec.json.format(body, indent=-1)
         fields = _fields.decode(body)

@@ -80,7 +80,7 @@ class RemoteAgent:
 
     def _failed(self, answer: Answer, trajectory: Trajectory) -> Exception:
         with suppress(*wire.MALFORMED):
-            told = decode(answer.body, type=_Told)
+            told = decode(wire.checked(answer.body), type=_Told)
             trajectory.restore(_rollout(told.response, told.rollmill, Task.of("")))
             trajectory.seconds |= {stage: spent for stage, spent in told.seconds.items() if stage != "play"}
         return refusal(answer, f"{self._client.url}/run", "agent")
@@ -98,10 +98,11 @@ class _Row(Struct):
 
 def _read(answer: Answer, task: Task) -> Rollout:
     """A rollout from what any system's `/run` answers."""
+    body = wire.checked(answer.body)
     if wire.OURS[0].encode() in answer.headers:
-        return read_row(answer.body, Task)
-    rollout = _rollout(decode(answer.body, type=_Row).response, None, task)
-    return msgspec.structs.replace(rollout, reward=wire.read_verdict(answer.body, task.fields))
+        return read_row(body, Task)
+    rollout = _rollout(decode(body, type=_Row).response, None, task)
+    return msgspec.structs.replace(rollout, reward=wire.read_verdict(body, task.fields))
 
 
 def _rollout(response: Raw, counts: wire.Counts | None, task: Task) -> Rollout:

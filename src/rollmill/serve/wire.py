@@ -75,6 +75,13 @@ class Described(Struct, frozen=True):
     """Whether somebody answers when the assistant has spoken."""
 
 
+def checked(body: bytes) -> bytes:
+    """JSON that somebody else wrote. Raises `UnicodeDecodeError`, also for what nobody reads and passes through."""
+    if not body.isascii():
+        body.decode()
+    return body
+
+
 def read_response(json: Raw | bytes) -> Response:
     """A Responses API object. Raises what is in `UNREADABLE`."""
     fields = decode(json, type=dict[str, Raw])
@@ -117,7 +124,7 @@ _NOT_SAID = frozenset(("reward", "reward_components", "response", "responses_cre
 
 def read_verdict(body: bytes, given: Iterable[str], *, ours: bool = False) -> Reward:
     """The reward in what any system's `/verify` answers to a row of these fields. Raises what is in `MALFORMED`."""
-    fields = decode(body, type=dict[str, Raw])
+    fields = decode(checked(body), type=dict[str, Raw])
     if "reward" not in fields:
         raise ValueError("the answer has no `reward`")
     value = decode(fields["reward"], type=float)

@@ -67,13 +67,13 @@ def groups(instances: Mapping[str, Instance], options: ServeOptions, *, apart: b
             # Somebody else serves it.
             continue
         file = plugins.own_file(instance.kind, instance.implementation, instance.entrypoint)
-        workers = workers_of(instance, options)
+        workers, requirements = workers_of(instance, options), _requirements(instance, file)
         if file is not None and plugins.is_program(file):
             _refuse_in_public(instance, options)
             if instance.num_workers not in (None, 1):
                 raise ConfigError(f"{instance.at}.num_workers: a program of its own serves in one process")
-            alone.append(Group(name, (name,), program=file))
-        elif requirements := _requirements(instance, file):
+            alone.append(Group(name, (name,), program=file, requirements=requirements))
+        elif requirements:
             alone.append(Group(name, (name,), workers, requirements=requirements))
         elif apart or instance.isolation == "process":
             alone.append(Group(name, (name,), workers))
@@ -97,10 +97,10 @@ def workers_of(instance: Instance, options: ServeOptions) -> int:
 
 
 def _requirements(instance: Instance, file: Path | None) -> Path | None:
-    path = file.parent / "requirements.txt" if file is not None else None
+    path = file.parent / "requirements.txt" if file is not None and file.suffix == ".py" else None
     wanted = path is not None and path.is_file() and bool(needed(path))
     if instance.isolation == "venv" and not wanted:
-        where = path or "the instance has no folder of its own"
+        where = path or "the instance has no folder of its own with Python in it"
         raise ConfigError(f"{instance.at}.isolation: venv needs a requirements.txt with something in it: {where}")
     return path if wanted and instance.isolation in (None, "venv") else None
 

@@ -181,17 +181,27 @@ class ProgramMember(Member):
     """Somebody's own program, which serves on the host and the port that it is given."""
 
     def __init__(
-        self, group: Group, file: Path, output: Output, *, served: Served, tree: str, given: Mapping[str, object]
+        self,
+        group: Group,
+        file: Path,
+        output: Output,
+        *,
+        served: Served,
+        tree: str,
+        given: Mapping[str, object],
+        python: str = sys.executable,
     ) -> None:
         super().__init__(group, 0, output)
         self._file, self._served, self._tree, self._given = file, served, tree, given
+        self._python = python
 
     async def start(self, within_s: float) -> None:
         self.ended = asyncio.Event()
         self.output.tail.clear()
         # It listens itself; until now the port was kept for it.
         self._served.close()
-        words = (sys.executable, "-I", "-S", keeper.__file__, "{pipe}", *_words(self._file, self._served.instance))
+        program = _words(self._file, self._served.instance, self._python)
+        words = (sys.executable, "-I", "-S", keeper.__file__, "{pipe}", *program)
         process = await self._spawn(words, (), stdin=PIPE, cwd=self._file.parent, env=self._environment())
         if process.stdin is not None:
             with suppress(ConnectionError):
@@ -220,10 +230,10 @@ class ProgramMember(Member):
         return {**os.environ, **ours, **theirs}
 
 
-def _words(file: Path, instance: Instance) -> list[str]:
+def _words(file: Path, instance: Instance, python: str) -> list[str]:
     """What runs a program: its language's own runner, or itself."""
     if file.suffix == ".py":
-        return [sys.executable, str(file)]
+        return [python, str(file)]
     runner = _RUNNERS.get(file.suffix)
     if runner is None:
         if not os.access(file, os.X_OK):

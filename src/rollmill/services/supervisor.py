@@ -154,7 +154,13 @@ class Supervisor:
             served = self._served[group.name]
             tree = yaml.safe_dump(self._told_tree(), sort_keys=False)
             given = {**served.instance.fields, "services": {name: one.url for name, one in self._served.items()}}
-            return ProgramMember(group, group.program, output, served=served, tree=tree, given=given)
+            return ProgramMember(
+                *(group, group.program, output),
+                served=served,
+                tree=tree,
+                given=given,
+                python=self._pythons.get(group.name, sys.executable),
+            )
         places = self._places(group, worker)
         return HostMember(
             group,

@@ -22,7 +22,9 @@ Headers = Iterable[tuple[str, str]]
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], Any]]:
     loops = {"standard": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-    return loops if item.path.name in ("test_listen.py", "test_client.py") else {"standard": loops["standard"]}
+    # Services run on uvloop where it is installed; tests/places have them on the standard loop.
+    wanted = {"test_listen.py": ["uvloop"], "test_client.py": [*loops]}.get(item.path.name, ["standard"])
+    return {name: loops[name] for name in wanted}
 
 
 class Heard(NamedTuple):

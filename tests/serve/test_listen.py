@@ -1,4 +1,4 @@
-"""A service on a socket: what comes before a body, behind it and instead of it; on both event loops."""
+"""A service on a socket: what comes before a body, behind it and instead of it."""
 
 import asyncio
 import socket
@@ -103,37 +103,39 @@ async def test_who_waits_for_a_100_gets_it_unless_the_body_is_not_wanted():
         assert (await wire.read()).status == 404
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"nonsense\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"CONNECT evil.example:80 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-        b"GET ?x HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: -2\r\n\r\n{}",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
-    ],
-)
-async def test_what_is_no_request_is_refused_and_the_connection_closed(data):
-    async with wired(SLOW) as (trial, wire):
-        await wire.write(data)
-        assert (await wire.read()).status == 400
-        assert await wire.ended()
-        assert trial.heard == []
+NO_REQUESTS = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"nonsense\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"CONNECT evil.example:80 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    b"GET ?x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: -2\r\n\r\n{}",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    b"POST /echo HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+]
 
 
-@pytest.mark.parametrize("path", ["*", "/%2e%2e/echo", "/echo%2f", "/%ff", "/%00", "/" + "x" * 1000, "/echo%20"])
-async def test_paths_that_lead_nowhere(path):
+async def test_what_is_no_request_is_refused_and_the_connection_closed():
+    trial = Trial(SLOW)
+    async with on_a_port(trial.app) as port:
+        for data in NO_REQUESTS:
+            async with connected(port) as wire:
+                await wire.write(data)
+                assert (await wire.read()).status == 400, data
+                assert await wire.ended()
+    assert trial.heard == []
+
+
+async def test_paths_that_lead_nowhere():
     async with wired() as (_, wire):
-        await wire.write(request("POST", path))
-        assert (await wire.read()).status == 404
+        for path in ("*", "/%2e%2e/echo", "/echo%2f", "/%ff", "/%00", "/" + "x" * 1000, "/echo%20"):
+            await wire.write(request("POST", path))
+            assert (await wire.read()).status == 404
 
 
 async def test_an_upgrade_is_not_taken_and_the_request_is_answered():
@@ -203,12 +205,14 @@ async def test_headers_without_an_end():
         assert await wire.ended()
 
 
-@pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nX"])
-async def test_one_line_without_an_end(start):
-    async with wired(SLOW) as (_, wire):
-        await wire.write(start + b"x" * 5000)
-        assert (await wire.read()).status in (400, 431)
-        assert await wire.ended()
+async def test_one_line_without_an_end():
+    trial = Trial(SLOW)
+    async with on_a_port(trial.app) as port:
+        for start in (b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nX"):
+            async with connected(port) as wire:
+                await wire.write(start + b"x" * 5000)
+                assert (await wire.read()).status in (400, 431)
+                assert await wire.ended()
 
 
 async def test_trailers_and_chunk_extensions_without_an_end():

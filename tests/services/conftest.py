@@ -118,15 +118,12 @@ class Running:
         code = self.process.wait(30)
         self.join()
         self.gone()
-        assert not [port for port in ports if listens(port)]
+        # Its memory goes before its sockets do.
+        soon(lambda: not [port for port in ports if listens(port)])
         return code
 
     def gone(self) -> None:
-        for _ in range(1500):
-            if not self.processes():
-                return
-            WAIT.wait(0.01)
-        raise AssertionError({pid: cmdline(pid) for pid in self.processes()})
+        soon(lambda: not self.processes(), lambda: {pid: cmdline(pid) for pid in self.processes()})
 
     def join(self) -> None:
         for reader in self._readers:
@@ -142,6 +139,15 @@ class Running:
         self.join()
         self.process.stdout.close()
         self.process.stderr.close()
+
+
+def soon(done: Callable[[], bool], why: Callable[[], object] = str) -> None:
+    """Wait until something is so."""
+    for _ in range(1500):
+        if done():
+            return
+        WAIT.wait(0.01)
+    raise AssertionError(why())
 
 
 def pids() -> list[int]:

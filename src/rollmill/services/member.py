@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ _ASK_AGAIN_S = 0.1
 _RUNNERS = {".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh", ".rb": "ruby", ".pl": "perl"}
 
 
-class Member:
+class Member(ABC):
     """A process of a group. `start` returns when its services answer."""
 
     def __init__(self, group: Group, worker: int, output: Output) -> None:
@@ -50,8 +51,9 @@ class Member:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and not self.ended.is_set() else None
 
+    @abstractmethod
     async def start(self, within_s: float) -> None:
-        raise NotImplementedError
+        """Returns when its services answer. Raises `ConfigError` and `RunError` where they do not."""
 
     def ask_to_end(self) -> None:
         """Begin the end."""

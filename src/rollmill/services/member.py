@@ -55,6 +55,7 @@ class Member(ABC):
     async def start(self, within_s: float) -> None:
         """Returns when its services answer. Raises `ConfigError` and `RunError` where they do not."""
 
+    @abstractmethod
     def ask_to_end(self) -> None:
         """Begin the end."""
 

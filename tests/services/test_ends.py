@@ -187,6 +187,15 @@ def test_a_service_that_is_killed_is_there_again_on_its_port(run):
     assert running.end() == 0
 
 
+def test_what_a_killed_service_had_started_ends_with_it(run, shell):
+    running = starting(run, shell)
+    [before] = [pid for pid in running.processes() if b"sleep 600" in cmdline(pid)]
+    os.kill(running.instances()["starts"]["pid"], signal.SIGKILL)
+    running.until(lambda: any("is up again" in line for line in running.complained))
+    assert before not in running.processes()
+    assert running.end() == 0
+
+
 def test_a_call_meets_a_service_that_restarts_and_waits_for_it(run):
     running = run("ng_run", *APART)
     agent = running.url("shop_simple_agent")

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import chain
 from subprocess import DEVNULL
+from typing import Any
 
 import msgspec
 
@@ -33,6 +35,7 @@ from rollmill.types import Failure, Task, read_task
 
 AHEAD = 32
 """How many leases of an agent wait at most, so that a place that is free is taken at once."""
+LINE = "%(levelname)s %(name)s: %(message)s"
 _BEAT_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _END_THE_GROUP = "trap '' HUP INT TERM; read -r _; kill -9 0"
@@ -253,7 +256,12 @@ async def serve(descriptor: int) -> None:
     await Service().serve(descriptor)
 
 
-def main() -> None:
+def run_beside_the_command(serve: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    """The main part of a process that a command has started, and which ends with it.
+
+    The arguments are two inherited descriptors: of the socket to the command, which `serve` gets, and of a pipe that
+    ends when the command does.
+    """
     descriptor, pipe = int(sys.argv[1]), int(sys.argv[2])
     for inherited in (descriptor, pipe):
         # What an environment starts would hold the connection open after this process has died.
@@ -261,7 +269,7 @@ def main() -> None:
     die_with(pipe)
     leave_signals_to_the_command()
     outlive_readers()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=LINE, level=logging.WARNING)
     try:
         import uvloop
     except ImportError:
@@ -272,4 +280,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_beside_the_command(serve)

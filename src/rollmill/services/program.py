@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 import time
@@ -13,7 +12,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from rollmill.config.secrets import mask_text
 from rollmill.cores import allow_many_files
 from rollmill.engines.channel import Channel
-from rollmill.engines.program import die_with, leave_signals_to_the_command
+from rollmill.engines.program import LINE, run_beside_the_command
 from rollmill.errors import CallerError, describe
 from rollmill.model import Secret
 from rollmill.profiling.profiler import Profiler
@@ -24,7 +23,6 @@ from rollmill.services.messages import Fault, Notice, Place, Ready, Serve, Stop,
 from rollmill.services.profiled import profiled, stats
 
 _LOOK_AGAIN_S = 2.0
-_LINE = "%(levelname)s %(name)s: %(message)s"
 
 
 class Server:
@@ -130,7 +128,7 @@ class _Hiding(logging.Formatter):
     """Takes secrets out of what is logged, tracebacks included."""
 
     def __init__(self, secrets: list[str]) -> None:
-        super().__init__(_LINE)
+        super().__init__(LINE)
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
@@ -147,23 +145,6 @@ async def serve(descriptor: int) -> None:
     await Server().run(descriptor)
 
 
-def main() -> None:
-    allow_many_files()
-    descriptor, pipe = int(sys.argv[1]), int(sys.argv[2])
-    for inherited in (descriptor, pipe):
-        # What an environment starts would hold the connection open after this process has died.
-        os.set_inheritable(inherited, False)
-    die_with(pipe)
-    leave_signals_to_the_command()
-    logging.basicConfig(format=_LINE, level=logging.WARNING)
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(serve(descriptor))
-    else:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(descriptor))
-
-
 if __name__ == "__main__":
-    main()
+    allow_many_files()
+    run_beside_the_command(serve)

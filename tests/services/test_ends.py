@@ -1,12 +1,13 @@
 """However the end comes, nothing is left: no process, no port; and what dies on its own is there again."""
 
+import json
 import os
 import shlex
 import signal
 import subprocess
 
 import pytest
-from tests.services.conftest import MODEL, WAIT, Running, cmdline, configs, curl, listens, of, post, write
+from tests.services.conftest import MODEL, WAIT, Running, cmdline, configs, curl, listens, of, post, soon, write
 
 pytestmark = pytest.mark.slow
 
@@ -64,12 +65,17 @@ class Says(rm.Environment):
 """
 
 
-def starting(run, shell) -> Running:
+def children(running: Running) -> list[int]:
+    """What worlds have started."""
+    return [pid for pid in running.processes() if b"sleep 600" in cmdline(pid)]
+
+
+def starting(run, shell, *words: str) -> Running:
     """Services of a world that starts programs, with one that a client has begun."""
     write(shell.folder, {"starts.py": STARTS, "a.yaml": "starts:\n  resources_servers: {starts.py:Starts: {}}\n"})
-    running = run("ng_run", configs("a.yaml"))
+    running = run("ng_run", configs("a.yaml"), *words)
     assert post(f"{running.url('starts')}/seed_session", ORDER).status == 200
-    assert any(b"sleep 600" in cmdline(pid) for pid in running.processes())
+    assert children(running)
     return running
 
 
@@ -99,6 +105,35 @@ def test_ended_while_a_tool_works(run, shell):
     assert running.end() == 0
     assert b'"code":"stopping"' in asking.communicate(timeout=20)[0]
     assert "Traceback" not in "".join(running.complained)
+
+
+def test_a_client_that_never_comes_back_leaves_nothing(run, shell):
+    running = starting(run, shell, "+session_idle_s=0.3")
+    soon(lambda: not children(running))
+    assert running.end() == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"isolation": "process"}])
+def test_a_client_that_goes_away_in_the_middle_of_a_rollout_leaves_nothing(run, shell, fields):
+    agent = {
+        "resources_server": {"type": "resources_servers", "name": "starts"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    call = {"type": "function_call", "name": "wait", "arguments": "{}", "call_id": "c"}
+    instances = {
+        "starts": {"resources_servers": {"starts.py:Starts": fields}},
+        "agent": {"responses_api_agents": {"simple_agent": agent}},
+        "policy_model": {"responses_api_models": {"scripted_model": {"lines": [call]}}},
+    }
+    write(shell.folder, {"starts.py": STARTS, "a.yaml": json.dumps(instances)})
+    running = run("ng_run", configs("a.yaml"))
+    url = f"{running.url('agent')}/run"
+    asking = subprocess.Popen(["curl", "--silent", "--noproxy", "*", "-d", json.dumps(ORDER), url])
+    soon(lambda: bool(children(running)))
+    asking.kill()
+    asking.wait()
+    soon(lambda: not children(running))
+    assert running.end() == 0
 
 
 def test_killed(run):
@@ -184,6 +219,15 @@ def test_a_service_that_is_killed_is_there_again_on_its_port(run):
     assert after["shop"]["url"] == before["shop"]["url"]
     assert post(f"{running.url('shop')}/seed_session", ORDER).status == 200
     assert running.complained[0] == "shared has ended (killed by signal 9), without a word\n"
+    assert running.end() == 0
+
+
+def test_what_a_killed_service_had_started_ends_with_it(run, shell):
+    running = starting(run, shell)
+    [before] = children(running)
+    os.kill(running.instances()["starts"]["pid"], signal.SIGKILL)
+    running.until(lambda: any("is up again" in line for line in running.complained))
+    assert before not in running.processes()
     assert running.end() == 0
 
 

@@ -11,7 +11,7 @@ from rollmill.serve.http import JSON, Answer, Handler, Problem, Request
 from rollmill.serve.sessions import SESSION_ENDED
 
 _PASSED_ON = ("cookie", wire.CALL, wire.COUNTS)
-_PASSED_BACK = ("set-cookie", wire.ENDED, wire.OURS[0])
+_PASSED_BACK = ("set-cookie", "retry-after", wire.ENDED, wire.OURS[0])
 
 
 class Relay:
